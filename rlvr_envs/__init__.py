@@ -1,0 +1,1 @@
+"""Gymnasium environments over learned world models, and their ground truth."""

@@ -1,0 +1,1 @@
+"""Ground truth: hand-written simulators. No torch, no learned model."""

@@ -1,0 +1,1 @@
+"""Training: data, tokenizers, maximum likelihood, GRPO with verifiable rewards, evaluation."""

@@ -1,0 +1,1 @@
+"""Verifiable rewards: the metric in a table is the reward function."""

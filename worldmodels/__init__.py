@@ -1,0 +1,1 @@
+"""World models: predict the next observation."""

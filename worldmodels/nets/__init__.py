@@ -1,0 +1,1 @@
+"""Pure ``nn.Module`` building blocks: no checkpoints, no data, no sampling."""

@@ -1,0 +1,1 @@
+"""Video world models: tokenizers, codecs and the sliding-window rollout."""
