@@ -1,1 +1,51 @@
-"""Planners that search in any world model."""
+"""Planners that search in any world model.
+
+A planner (:class:`CEM`, :class:`ICEM`, :class:`MPPI`) minimises a cost function of candidate plans;
+:class:`ImaginedCost` makes one from a world model and a :class:`GoalCost`; :class:`MPC` executes, looks and
+plans again; :class:`MPCPolicy` is that as a policy for one environment.
+"""
+
+from planners.cem import CEM, CEMConfig
+from planners.goal_cost import (
+    DinoCost,
+    GoalCost,
+    PerceptualCost,
+    PixelCost,
+    ProprioCost,
+    StateCost,
+    StateCostConfig,
+)
+from planners.icem import ICEM, ICEMConfig
+from planners.mpc import MPC, MPCConfig, MPCResult
+from planners.mppi import MPPI, MPPIConfig
+from planners.policy import MPCPolicy
+from planners.rollout import CostSource, ImaginedCost, imagine
+from planners.search import CostFunction, Plan, Planner
+from planners.stable_worldmodel import StableWorldModelCost
+
+__all__ = [
+    "CEM",
+    "ICEM",
+    "MPC",
+    "MPPI",
+    "CEMConfig",
+    "CostFunction",
+    "CostSource",
+    "DinoCost",
+    "GoalCost",
+    "ICEMConfig",
+    "ImaginedCost",
+    "MPCConfig",
+    "MPCPolicy",
+    "MPCResult",
+    "MPPIConfig",
+    "PerceptualCost",
+    "PixelCost",
+    "Plan",
+    "Planner",
+    "ProprioCost",
+    "StableWorldModelCost",
+    "StateCost",
+    "StateCostConfig",
+    "imagine",
+]

@@ -1,8 +1,9 @@
 """Counter-based sampling: a draw is a pure function of (seed, step, index).
 
-Special: no generator object and no hidden state, so row i of a batch of 64 draws exactly what the same row draws
-alone, a fork can be replayed, and the order in which rows are computed does not matter. The integer mixer is the
-finaliser of SplitMix64 (Steele, Lea and Flood 2014, constants of Stafford's variant 13), applied once per counter.
+Special: no generator object and no hidden state, so row i of a batch of 64 draws exactly what the same row
+draws alone, a fork can be replayed, and the order in which rows are computed does not matter. The integer
+mixer is the finaliser of SplitMix64 (Steele, Lea and Flood 2014, constants of Stafford's variant 13), applied
+once per counter.
 
 Absent on purpose: torch's and numpy's global generators, beam search, and penalties on repeated tokens.
 """
@@ -20,8 +21,9 @@ def _signed(constant: int) -> int:
     return constant - (1 << 64) if constant >= 1 << 63 else constant
 
 
-# Odd constants with well spread bits, one per kind of counter so that (step 1, index 0) is not (step 0, index 1).
-# SEED: 2^64 / golden ratio (SplitMix64's own increment). STEP, INDEX, CHILD: primes of xxHash64 (its primes 2, 3, 1).
+# Odd constants with well spread bits, one per kind of counter, so that step 1 of index 0 is not step 0 of
+# index 1. SEED: 2^64 / golden ratio (SplitMix64's own increment). STEP, INDEX, CHILD: primes 2, 3 and 1 of
+# xxHash64.
 _SEED = _signed(0x9E3779B97F4A7C15)
 _STEP = _signed(0xC2B2AE3D27D4EB4F)
 _INDEX = _signed(0x165667B19E3779F9)
@@ -47,7 +49,7 @@ def uniforms(
 ) -> Tensor:
     """Uniform numbers, one per (seed, step, index).
 
-    The three counters broadcast against each other: ``uniforms(seeds[:, None], 0, torch.arange(n))`` is ``(B, n)``.
+    The counters broadcast: ``uniforms(seeds[:, None], 0, torch.arange(n))`` is ``(B, n)``.
 
     Args:
         seeds: ``(B,)`` int64, any values.
@@ -85,14 +87,17 @@ def derive(seeds: Tensor, k: int | Tensor) -> Tensor:
     """
     seeds = _checked_seeds(seeds)
     k = torch.as_tensor(k, dtype=torch.int64, device=seeds.device)
-    # Mixed twice, the seed first: otherwise child k of seed s and child k - 1 of a neighbouring seed could agree.
+    # Mixed twice, the seed first: otherwise child k of seed s and child k - 1 of a neighbouring seed could
+    # agree.
     child = _mix(_mix(seeds ^ _CHILD) + k * _SEED)
     return torch.where(k == 0, seeds, child & ((1 << 63) - 1))
 
 
 def _checked_seeds(seeds: Tensor) -> Tensor:
     if seeds.dtype != torch.int64:
-        raise ValueError(f"seeds must be int64, got {seeds.dtype}; use torch.as_tensor(seeds, dtype=torch.int64)")
+        raise ValueError(
+            f"seeds must be int64, got {seeds.dtype}; use torch.as_tensor(seeds, dtype=torch.int64)"
+        )
     return seeds
 
 
@@ -109,16 +114,18 @@ def sample(
     Order by id, not by probability, keeps a draw stable: a small change of the logits moves it only to a
     neighbouring id, and most draws not at all. Each row is computed by itself, whatever the batch.
 
-    The returned log-probability is that of ``softmax(logits / temperature)`` **before** ``top_k`` and ``top_p``;
-    for ``temperature`` 0 it is that of ``softmax(logits)``. This is what a policy gradient at the same temperature
-    needs. A row with NaN logits returns a NaN log-probability and no meaningful token: check it once per rollout.
+    The returned log-probability is that of ``softmax(logits / temperature)`` **before** ``top_k`` and
+    ``top_p``; for ``temperature`` 0 it is that of ``softmax(logits)``. This is what a policy gradient at the
+    same temperature needs. A row with NaN logits returns a NaN log-probability and no meaningful token: check
+    it once per rollout.
 
     Args:
         logits: ``(B, V)`` float; -inf forbids a token.
         uniforms: ``(B,)`` in [0, 1), for example from :func:`uniforms`; ignored at temperature 0.
         temperature: 0 takes the likeliest token (the first of equals).
         top_k: Keep the k likeliest tokens, and those that tie with the last of them.
-        top_p: Keep the likeliest tokens whose probabilities first add up to this, and ties; applied after ``top_k``.
+        top_p: Keep the likeliest tokens whose probabilities first add up to this, and ties; applied after
+            ``top_k``.
 
     Returns:
         tokens ``(B,)`` int64 and log-probabilities ``(B,)`` float32.
@@ -142,8 +149,9 @@ def sample(
         kept = _truncate(logits, top_k, top_p)
         cdf = (probabilities if kept is logits else torch.softmax(kept, dim=-1)).cumsum(dim=-1)
         total = cdf[:, -1:].contiguous()
-        # The first id whose cumulated probability exceeds the draw: never one of probability zero, except that the
-        # product below may round up to the total itself, hence the limit to the last id that still adds something.
+        # The first id whose cumulated probability exceeds the draw: never one of probability zero, except
+        # that the product below may round up to the total itself, hence the limit to the last id that still
+        # adds something.
         tokens = torch.searchsorted(cdf, (uniforms[:, None] * total).to(cdf.dtype), right=True)
         tokens = torch.minimum(tokens, torch.searchsorted(cdf, total))
         tokens = tokens.clamp(max=logits.shape[1] - 1)  # rows of NaN end up past the last id

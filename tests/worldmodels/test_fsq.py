@@ -10,7 +10,9 @@ from worldmodels.nets.fsq import FSQ, LEVELS_BY_BITS
 @pytest.mark.parametrize("bits", sorted(LEVELS_BY_BITS))
 def test_equals_the_reference(conformance, bits):
     with np.load(conformance("video/fsq.npz")) as data:
-        golden = {k[len(f"b{bits}_") :]: torch.from_numpy(v) for k, v in data.items() if k.startswith(f"b{bits}_")}
+        golden = {
+            k[len(f"b{bits}_") :]: torch.from_numpy(v) for k, v in data.items() if k.startswith(f"b{bits}_")
+        }
     fsq = FSQ(LEVELS_BY_BITS[bits])
     assert list(fsq.levels) == golden["levels"].tolist()
     assert fsq.codebook_size == int(golden["codebook_size"])
@@ -27,7 +29,9 @@ def test_equals_the_reference(conformance, bits):
 
     assert torch.equal(fsq.indices_to_codes(golden["probe_indices"]), golden["probe_codes"])
     assert torch.equal(fsq.indices_to_codes_image(golden["idx_grid"]), golden["idx_grid_codes"])
-    wrapped = golden["idx_out_of_range"] % fsq.codebook_size  # the reference wraps; here that is the caller's wish
+    wrapped = (
+        golden["idx_out_of_range"] % fsq.codebook_size
+    )  # the reference wraps; here that is the caller's wish
     assert torch.equal(fsq.indices_to_codes(wrapped), golden["idx_out_of_range_codes"])
     with pytest.raises(ValueError, match=rf"\[0, {fsq.codebook_size}\)"):
         fsq.indices_to_codes(golden["idx_out_of_range"])

@@ -19,7 +19,7 @@ def test_known_values_never_change():
     assert derive(seeds, 2).tolist() == KNOWN_CHILDREN
 
 
-KNOWN_UNIFORMS = ['0.150467431807', '0.029381159021', '0.894315286292', '0.727048663114']
+KNOWN_UNIFORMS = ["0.150467431807", "0.029381159021", "0.894315286292", "0.727048663114"]
 KNOWN_CHILDREN = [7676224910800189246, 5007391265667559223, 8573207513599408280, 5475673639975908976]
 
 
@@ -79,7 +79,9 @@ def test_frequencies_follow_the_distribution():
         counts = np.bincount(tokens, minlength=5)
         assert counts[2] == 0
         seen = expected.numpy() > 0
-        assert stats.chisquare(counts[seen], n * expected.double().numpy()[seen], sum_check=False).pvalue > 1e-3
+        assert (
+            stats.chisquare(counts[seen], n * expected.double().numpy()[seen], sum_check=False).pvalue > 1e-3
+        )
         torch.testing.assert_close(logprobs, expected.log()[tokens])
 
 

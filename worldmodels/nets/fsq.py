@@ -1,11 +1,11 @@
-"""Finite scalar quantisation (Mentzer et al. 2023, arXiv:2309.15505): a code is a few rounded, bounded numbers.
+"""Finite scalar quantisation (Mentzer et al. 2023, arXiv:2309.15505): a code is a few rounded numbers.
 
-Special: the code book is implicit. Channel d takes ``levels[d]`` values spread over [-1, 1], a token id is the
-mixed-radix number of the channels' digits (channel 0 changes fastest), and rounding passes gradients straight through.
-Both layouts work: channels last ``(..., D)``, and images channel-first ``(..., D, h, w)``.
+Special: the code book is implicit. Channel d takes ``levels[d]`` values spread over [-1, 1], a token id is
+the mixed-radix number of the channels' digits (channel 0 changes fastest), and rounding passes gradients
+straight through. Both layouts work: channels last ``(..., D)``, and images channel-first ``(..., D, h, w)``.
 
-Absent on purpose: projections in and out (they belong to the tokenizer), entropy losses, learned code books, and ids
-that wrap around: an id outside the code book is an error, because it is always a mistake upstream.
+Absent on purpose: projections in and out (they belong to the tokenizer), entropy losses, learned code books,
+and ids that wrap around: an id outside the code book is an error, because it is always a mistake upstream.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ LEVELS_BY_BITS: dict[int, tuple[int, ...]] = {
     14: (8, 8, 8, 6, 5),
     16: (8, 8, 8, 5, 5, 5),
 }
-"""The paper's table 1 (about 2^bits codes each), in the variant that the published RT-1 tokenizers use for 12 bits."""
+"""About 2^bits codes each: the paper's recommended levels, as the published RT-1 tokenizers use them."""
 
-# Bounded values stay this far (relatively) inside the outermost rounding boundary, so that tanh at infinity still
-# rounds to an existing level. Value of the published tokenizers.
+# Bounded values stay this far (relatively) inside the outermost rounding boundary, so that tanh at infinity
+# still rounds to an existing level. Value of the published tokenizers.
 _MARGIN = 1e-3
 
 
@@ -49,8 +49,8 @@ class FSQ(nn.Module):
     def bound(self, z: Tensor) -> Tensor:
         """Squash to the open range that rounds to the channel's levels: ``(..., D)``, same shape out.
 
-        ``tanh(z + shift) * half - offset``; for an even number of levels the range is shifted by half a level, so
-        that z = 0 is in both cases inside of level 0's cell or on its boundary.
+        ``tanh(z + shift) * half - offset``; for an even number of levels the range is shifted by half a
+        level, so that z = 0 is in both cases inside of level 0's cell or on its boundary.
         """
         half_D, offset_D, shift_D = self._bound_constants(z)
         return torch.tanh(z + shift_D) * half_D - offset_D
@@ -96,8 +96,8 @@ class FSQ(nn.Module):
             low, high = (int(x) for x in torch.aminmax(indices))
             if low < 0 or high >= self.codebook_size:
                 raise ValueError(
-                    f"token ids must be in [0, {self.codebook_size}) for levels {self.levels}, got {low}..{high}; "
-                    "remove any vocabulary offset, and restrict sampling to the visual part of the vocabulary"
+                    f"ids must be in [0, {self.codebook_size}) for levels {self.levels}, got {low}..{high}: "
+                    "take off the vocabulary offset, and sample only from the visual part of the vocabulary"
                 )
         levels = torch.tensor(self.levels, device=indices.device)
         digits = indices.to(torch.int64)[..., None] // self._basis(indices.device) % levels
@@ -116,7 +116,7 @@ class FSQ(nn.Module):
         return half_D, offset_D, shift_D
 
     def _half_width(self, like: Tensor) -> Tensor:
-        """Rounded values of channel d lie in [-half, half] for odd levels, [-half, half - 1] for even ones."""
+        """Rounded values lie in [-half, half] for odd levels and [-half, half - 1] for even ones."""
         return like.new_tensor([level // 2 for level in self.levels])
 
     def _basis(self, device: torch.device) -> Tensor:

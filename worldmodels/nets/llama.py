@@ -1,13 +1,14 @@
 """A plain Llama decoder whose state dict is that of Hugging Face's ``LlamaForCausalLM``.
 
-Special: the weight layout of transformers (a checkpoint goes both ways unchanged), a preallocated cache, and three
-doors for models that put more than token ids around the same decoder: ``embeddings`` instead of tokens, ``hidden``
-(states without the head) and ``logits`` of a slice of the vocabulary. Weights are drawn from a generator of their own.
+Special: the weight layout of transformers (a checkpoint goes both ways unchanged), a preallocated cache, and
+three doors for models that put more than token ids around the same decoder: ``embeddings`` instead of tokens,
+``hidden`` (states without the head) and ``logits`` of a slice of the vocabulary. Weights are drawn from a
+generator of their own.
 
 Absent on purpose: padding masks (batches move in step), rotary scaling, biases, dropout, generation.
 
-Shape legend: B rows, L new positions, T all positions, D model width, H query heads, K key-value heads, E head width,
-V vocabulary.
+Shape legend: B rows, L new positions, T all positions, D model width, H query heads, K key-value heads, E
+head width, V vocabulary.
 """
 
 from __future__ import annotations
@@ -88,26 +89,28 @@ class LlamaConfig:
         Raises:
             ValueError: if it asks for something that this decoder does not do, or lacks a size.
         """
-        rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-        unsupported = {
-            "model_type": config.get("model_type", "llama") != "llama",
-            "hidden_act": config.get("hidden_act", "silu") != "silu",
-            "attention_bias": bool(config.get("attention_bias")),
-            "mlp_bias": bool(config.get("mlp_bias")),
-            "rope_type": rope.get("rope_type", rope.get("type", "default")) != "default",
-            "head_dim": config.get("head_dim") not in (None, config["hidden_size"] // config["num_attention_heads"]),
-        }
-        if bad := [name for name, is_bad in unsupported.items() if is_bad]:
-            values = {name: config.get(name, rope or None) for name in bad}
-            raise ValueError(f"this decoder is a plain Llama; the config asks for {values}: use transformers for it")
-        names = {field.name for field in dataclasses.fields(cls)}
-        values = {name: config[name] for name in names & set(config)}
-        if "rope_theta" in rope:
-            values["rope_theta"] = rope["rope_theta"]
+        rope = {**(config.get("rope_parameters") or {}), **(config.get("rope_scaling") or {})}
+        known = {field.name for field in dataclasses.fields(cls)}
+        values = {name: config[name] for name in known & set(config)}
+        values.update({name: rope[name] for name in known & set(rope)})
         try:
-            return cls(**values)
+            ours = cls(**values)
         except TypeError as error:
             raise ValueError(f"not a Llama config: {error}") from error
+        asked = {
+            "model_type": config.get("model_type", "llama"),
+            "hidden_act": config.get("hidden_act", "silu"),
+            "attention_bias": bool(config.get("attention_bias")),
+            "mlp_bias": bool(config.get("mlp_bias")),
+            "rope_type": rope.get("rope_type", rope.get("type", "default")),
+            "head_dim": config.get("head_dim") or ours.head_dim,
+        }
+        plain = ("llama", "silu", False, False, "default", ours.head_dim)
+        if different := {k: v for (k, v), p in zip(asked.items(), plain, strict=True) if v != p}:
+            raise ValueError(
+                f"this decoder is a plain Llama; the config asks for {different}: use transformers for it"
+            )
+        return ours
 
     def to_hf(self) -> dict[str, Any]:
         """The ``config.json`` that transformers reads."""
@@ -127,8 +130,8 @@ class LlamaConfig:
 def _rotary_table(length: int, head_dim: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:
     """Cosines and sines ``(length, 1, head_dim)`` in float32, sign of the rotation included in the sines.
 
-    Not a buffer: casting a model to bf16 would cast it too and ruin far positions, and a model built on the meta
-    device would have nothing to load it from.
+    Not a buffer: casting a model to bf16 would cast it too and ruin far positions, and a model built on the
+    meta device would have nothing to load it from.
     """
     with torch.inference_mode(False):  # a table made under inference_mode could not be used in training later
         frequencies = theta ** -(torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim)
@@ -138,7 +141,7 @@ def _rotary_table(length: int, head_dim: int, theta: float, device: torch.device
 
 
 def _rotate(x_BLHE: Tensor, cos_L1E: Tensor, sin_L1E: Tensor) -> Tensor:
-    """Turn the pairs (e, e + E/2) of each head by its position's angles (Su et al. 2021, halves as in Llama)."""
+    """Turn the pairs (e, e + E/2) of each head by its position's angles (RoPE, arXiv:2104.09864)."""
     return x_BLHE * cos_L1E + x_BLHE.roll(x_BLHE.shape[-1] // 2, dims=-1) * sin_L1E
 
 
@@ -172,7 +175,9 @@ class _Attention(nn.Module):
             k_BKTE = k_BKTE.repeat_interleave(self.groups, dim=1)
             v_BKTE = v_BKTE.repeat_interleave(self.groups, dim=1)
         is_causal = mask_LT is None and L > 1
-        x_BHLE = F.scaled_dot_product_attention(q_BHLE, k_BKTE, v_BKTE, attn_mask=mask_LT, is_causal=is_causal)
+        x_BHLE = F.scaled_dot_product_attention(
+            q_BHLE, k_BKTE, v_BKTE, attn_mask=mask_LT, is_causal=is_causal
+        )
         out_BLD: Tensor = self.o_proj(x_BHLE.transpose(1, 2).reshape(B, L, D))
         return out_BLD
 
@@ -251,7 +256,7 @@ class Llama(nn.Module):
     def new_cache(self, batch_size: int, max_length: int, dtype: torch.dtype | None = None) -> KVCache:
         """An empty cache on the model's device, by default in its dtype."""
         weight = self.lm_head.weight
-        return KVCache.empty(
+        return KVCache(
             num_layers=self.config.num_hidden_layers,
             batch_size=batch_size,
             num_heads=self.config.kv_heads,
@@ -273,7 +278,8 @@ class Llama(nn.Module):
 
         Args:
             tokens: ``(B, L)`` int64, or None if ``embeddings`` are given.
-            cache: What came before; the new positions are appended to it, in place. None: the start of a sequence.
+            cache: What came before; the new positions are appended to it, in place. None: the start of a
+                sequence.
             embeddings: ``(B, L, D)``, in place of tokens.
             last_only: Only for the last position.
 
@@ -292,15 +298,15 @@ class Llama(nn.Module):
         """Final, normed states ``(B, L, D)`` of the new positions; arguments as for :meth:`forward`.
 
         Raises:
-            ValueError: if not exactly one of ``tokens`` and ``embeddings`` is given, the sequence becomes longer than
-                ``max_position_embeddings`` or the cache's ``max_length``, the batch is not the cache's, or gradients
-                are asked for through a cache.
+            ValueError: if not exactly one of ``tokens`` and ``embeddings`` is given, the sequence becomes
+                longer than ``max_position_embeddings`` or the cache's ``max_length``, the batch is not the
+                cache's, or gradients are asked for through a cache.
         """
         if (tokens is None) == (embeddings is None):
             raise ValueError("give either tokens or embeddings")
         x_BLD = self.model.embed_tokens(tokens) if embeddings is None else embeddings
         B, L, _ = x_BLD.shape
-        past = self._checked_past(cache, B, L, x_BLD.requires_grad)
+        past = self._begin(cache, B, L, x_BLD.requires_grad)
         cos, sin = _rotary_table(
             self.config.max_position_embeddings, self.config.head_dim, self.config.rope_theta, x_BLD.device
         )
@@ -316,30 +322,32 @@ class Llama(nn.Module):
         return hidden_BLD
 
     def logits(self, hidden_BLD: Tensor, vocab: slice | None = None) -> Tensor:
-        """The head: ``(..., D)`` to ``(..., V)``, or to the slice ``vocab`` of it (token id = index + vocab.start)."""
+        """The head: ``(..., D)`` to ``(..., V)``, or to the slice ``vocab`` of the vocabulary only."""
         weight_VD = self.lm_head.weight if vocab is None else self.lm_head.weight[vocab]
         return F.linear(hidden_BLD, weight_VD)
 
-    def _checked_past(self, cache: KVCache | None, B: int, L: int, requires_grad: bool) -> int:
+    def _begin(self, cache: KVCache | None, B: int, L: int, requires_grad: bool) -> int:
         past = 0 if cache is None else cache.length
-        limit = self.config.max_position_embeddings
-        if cache is not None:
-            limit = min(limit, cache.max_length)
-            if cache.batch_size != B:
-                raise ValueError(f"the cache holds {cache.batch_size} rows, the input {B}: repeat or select its rows")
-            if requires_grad:
-                raise ValueError("a cache is overwritten in place and has no gradients: use it under torch.no_grad()")
-        if past + L > limit:
+        if past + L > self.config.max_position_embeddings:
             raise ValueError(
-                f"{past} positions and {L} more exceed the limit of {limit} (max_position_embeddings "
+                f"{past} positions and {L} more exceed max_position_embeddings "
                 f"{self.config.max_position_embeddings}"
-                + (f", the cache's max_length {cache.max_length})" if cache is not None else ")")
             )
+        if cache is not None:
+            if cache.batch_size != B:
+                raise ValueError(
+                    f"the cache holds {cache.batch_size} rows, the input {B}: repeat or select its rows"
+                )
+            if torch.is_grad_enabled() and (requires_grad or self.lm_head.weight.requires_grad):
+                raise ValueError(
+                    "a cache is overwritten in place and has no gradients: use it under torch.no_grad()"
+                )
+            cache.reserve(L)
         return past
 
 
 def _linear(in_features: int, out_features: int) -> nn.Linear:
-    """A bias-free layer with undefined weights: torch's own initialisation would draw from the global generator."""
+    """A bias-free layer without values yet: torch's own initialisation draws from the global generator."""
     device = torch.get_default_device()
     linear: nn.Linear = nn.utils.skip_init(nn.Linear, in_features, out_features, bias=False, device=device)
     return linear

@@ -1,0 +1,398 @@
+"""Rewards on predicted images: how close H predicted frames are to the recorded ones.
+
+Special: the metrics are the ones of the published evaluation, and *the metric in a table is the reward
+function*: the protocol class :class:`FrameReward` and the trainer both call :func:`frame_scores`. Targets are
+given once per question and shared by its G samples, so their perceptual features are computed once.
+
+Absent on purpose: the perceptual network itself (``worldmodels.nets.perceptual``) and any reward of the task.
+
+Shapes: R rows = P questions x G samples, H frames, images ``(3, h, w)`` float in 0..1. Row r answers question
+r // G.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from worldmodels.api import Observation, Prediction, Score, Transition
+
+# Mean over H frames, the last frame only, or weights discount^t normalised to sum 1.
+Reduction = Literal["mean", "last", "discount"]
+
+
+class PerceptualDistance(Protocol):
+    """What :func:`frame_scores` needs of ``worldmodels.nets.perceptual.Perceptual``."""
+
+    def features(self, images: Tensor) -> list[Tensor]:
+        """Features of T targets."""
+        ...
+
+    def distance_to(self, target_features: list[Tensor], images: Tensor) -> Tensor:
+        """``(T * G,)`` distances; image b is compared with target b // G."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrameRewardConfig:
+    """Weights of the parts. Losses enter negatively: reward = psnr and ssim parts minus all others.
+
+    The defaults are the published video reward, -(L1 + LPIPS), averaged over frames.
+
+    Attributes:
+        mae: Weight of the mean absolute error (L1).
+        mse: Weight of the mean squared error.
+        psnr: Weight of the peak signal-to-noise ratio (dB; higher is better).
+        ssim: Weight of the structural similarity (higher is better).
+        lpips: Weight of the perceptual distance.
+        proprio: Weight of the mean squared error of proprioception, after division by ``proprio_scale``.
+        proprio_scale: One divisor per proprioceptive dimension, in its own unit (usually the data's std).
+        repetition: Weight of the rate of consecutive predicted frames that are equal at 8 bits.
+        reduction: How H frames become one number.
+        discount: Per-frame factor of ``reduction="discount"`` (0.9 in the published code).
+    """
+
+    mae: float = 1.0
+    mse: float = 0.0
+    psnr: float = 0.0
+    ssim: float = 0.0
+    lpips: float = 1.0
+    proprio: float = 0.0
+    proprio_scale: tuple[float, ...] | None = None
+    repetition: float = 0.0
+    reduction: Reduction = "mean"
+    discount: float = 0.9
+
+    def __post_init__(self) -> None:
+        weights = {name: getattr(self, name) for name in (*_IMAGE_METRICS, "lpips", "proprio", "repetition")}
+        if bad := {name: weight for name, weight in weights.items() if not 0 <= weight < float("inf")}:
+            raise ValueError(f"frame reward weights must be finite and >= 0 (signs are built in): got {bad}")
+        if not any(weights.values()):
+            raise ValueError("all frame reward weights are 0: every reward would be 0; set at least one")
+        if self.reduction not in ("mean", "last", "discount"):
+            raise ValueError(f"reduction is {self.reduction!r}; choose 'mean', 'last' or 'discount'")
+        if not 0 < self.discount <= 1:
+            raise ValueError(f"discount is {self.discount}; it must lie in (0, 1]")
+        if self.proprio > 0 and not self.proprio_scale:
+            raise ValueError(
+                "proprio > 0 needs proprio_scale, one divisor per dimension (for example the data's std)"
+            )
+        if self.proprio_scale is not None and not all(
+            0 < scale < float("inf") for scale in self.proprio_scale
+        ):
+            raise ValueError(
+                f"proprio_scale is {self.proprio_scale}; every entry must be positive and finite"
+            )
+
+
+def mae(predicted: Tensor, target: Tensor) -> Tensor:
+    """Mean absolute error of ``(B, 3, H, W)`` images in 0..1, as ``(B,)`` in 0..1."""
+    return (predicted - target).abs().mean(dim=(1, 2, 3))
+
+
+def mse(predicted: Tensor, target: Tensor) -> Tensor:
+    """Mean squared error of ``(B, 3, H, W)`` images in 0..1, as ``(B,)`` in 0..1."""
+    return (predicted - target).square().mean(dim=(1, 2, 3))
+
+
+def psnr(predicted: Tensor, target: Tensor) -> Tensor:
+    """10 log10(1 / (MSE + 1e-8)) of ``(B, 3, H, W)`` images in 0..1, as ``(B,)`` dB; equal images give 80."""
+    return -10.0 * torch.log10(mse(predicted, target) + 1e-8)
+
+
+def ssim(predicted: Tensor, target: Tensor) -> Tensor:
+    """Structural similarity (Wang et al. 2004) of ``(B, 3, H, W)`` images in 0..1, as ``(B,)`` in -1..1.
+
+    Gaussian window of 11 pixels with sigma 1.5, no padding, k1 = 0.01 and k2 = 0.03, population variances,
+    mean over channels and positions. Not clamped.
+    """
+    if min(predicted.shape[2:]) < _SSIM_WINDOW:
+        raise ValueError(
+            f"SSIM needs images of at least 11 x 11 pixels; these are {tuple(predicted.shape[2:])}"
+        )
+    batch = len(predicted)
+    moments = torch.cat([predicted, target, predicted * predicted, target * target, predicted * target])
+    # A separable blur of all five moments at once as two banded matrix products: 22 times faster on a CPU
+    # than convolutions of single channels.
+    down, across = (_blur_matrix(size).to(moments) for size in predicted.shape[2:])
+    mean_x, mean_y, xx, yy, xy = (down @ moments @ across.T).unflatten(0, (5, batch))
+    c1, c2 = 0.01**2, 0.03**2
+    variance_x, variance_y, covariance = xx - mean_x**2, yy - mean_y**2, xy - mean_x * mean_y
+    luminance = (2 * mean_x * mean_y + c1) / (mean_x**2 + mean_y**2 + c1)
+    contrast = (2 * covariance + c2) / (variance_x + variance_y + c2)
+    return (luminance * contrast).mean(dim=(1, 2, 3))
+
+
+_SSIM_WINDOW = 11
+
+
+@cache
+def _blur_matrix(size: int) -> Tensor:
+    """``(size - 10, size)``: row i is the normalised Gaussian window over places i .. i + 10."""
+    offsets = torch.arange(_SSIM_WINDOW, dtype=torch.float32) - _SSIM_WINDOW // 2
+    weights = torch.exp(-offsets.square() / (2 * 1.5**2))
+    places = size - _SSIM_WINDOW + 1
+    return torch.stack([F.pad(weights / weights.sum(), (i, places - 1 - i)) for i in range(places)])
+
+
+_IMAGE_METRICS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "mae": mae,
+    "mse": mse,
+    "psnr": psnr,
+    "ssim": ssim,
+}
+_HIGHER_IS_BETTER = ("psnr", "ssim")
+_PERCEPTUAL_CHUNK = 64  # images per forward pass: more is not faster on a CPU and costs memory
+
+
+@torch.no_grad()
+def frame_scores(
+    predicted: Tensor,
+    targets: Tensor,
+    *,
+    config: FrameRewardConfig,
+    perceptual: PerceptualDistance | None = None,
+    predicted_proprio: Tensor | None = None,
+    target_proprio: Tensor | None = None,
+    decoded: Tensor | None = None,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Rewards of R = P * G sampled futures, G per question.
+
+    Args:
+        predicted: ``(R, H, 3, h, w)`` float; clamped to 0..1, as the published reward does.
+        targets: ``(P, H, 3, h, w)`` float in 0..1. P = R compares row by row.
+        config: Weights; only parts with a positive weight are computed.
+        perceptual: Needed where ``config.lpips`` is positive.
+        predicted_proprio: ``(R, H, D)``; needed where ``config.proprio`` is positive.
+        target_proprio: ``(P, H, D)``.
+        decoded: ``(R, H)`` bool, False where the model's answer was no frame at all. Such a frame counts as
+            the worst possible one: error 1 in MAE, MSE, LPIPS and proprioception, 0 dB, SSIM 0.
+
+    Returns:
+        Rewards ``(R,)`` float32, and the unweighted parts ``(R,)`` by name, each reduced over frames.
+
+    Raises:
+        ValueError: Shapes or ranges do not fit, something needed is missing, or a reward is not finite.
+    """
+    group = _group_size(predicted, targets)
+    if not (targets.min() >= 0 and targets.max() <= 1):
+        raise ValueError(
+            f"targets lie in {targets.min():.4g}..{targets.max():.4g}; give finite floats in 0..1"
+            " (divide uint8 by 255)"
+        )
+    predicted = predicted.float().clamp(0, 1)
+    targets = targets.float()
+    horizon = predicted.shape[1]
+    per_frame: dict[str, Tensor] = {}
+    if any(getattr(config, name) > 0 for name in _IMAGE_METRICS):
+        flat, flat_target = predicted.flatten(0, 1), targets.repeat_interleave(group, dim=0).flatten(0, 1)
+        for name, metric in _IMAGE_METRICS.items():
+            if getattr(config, name) > 0:
+                per_frame[name] = metric(flat, flat_target).view(-1, horizon)
+    if config.lpips > 0:
+        if perceptual is None:
+            raise ValueError("config.lpips > 0 needs perceptual=Perceptual('alex' or 'vgg'); or set lpips=0")
+        per_frame["lpips"] = _grouped_lpips(perceptual, predicted, targets, group)
+    if config.proprio > 0:
+        per_frame["proprio"] = _proprio_error(
+            config, predicted_proprio, target_proprio, per_row=(len(predicted), group)
+        )
+    if decoded is not None:
+        for name, values in per_frame.items():
+            per_frame[name] = values.where(decoded, 0.0 if name in _HIGHER_IS_BETTER else 1.0)
+    weights = _frame_weights(config, horizon).to(predicted)
+    parts = {name: values @ weights for name, values in per_frame.items()}
+    if config.repetition > 0:
+        parts["repetition"] = repetition_rate(predicted)
+    reward = torch.zeros(len(predicted), device=predicted.device)
+    for name, part in parts.items():
+        reward += (1.0 if name in _HIGHER_IS_BETTER else -1.0) * getattr(config, name) * part
+    if not torch.isfinite(reward).all():
+        row = int((~torch.isfinite(reward)).nonzero()[0])
+        named = {name: float(part[row]) for name, part in parts.items()}
+        raise ValueError(f"the reward of sample {row} is {float(reward[row])} (parts {named})")
+    return reward, parts
+
+
+def repetition_rate(frames: Tensor) -> Tensor:
+    """``(R,)`` share of consecutive pairs of ``(R, H, 3, h, w)`` frames equal at 8 bits; 0 if H = 1."""
+    if frames.shape[1] < 2:
+        return torch.zeros(len(frames), device=frames.device)
+    levels = (frames * 255).round()
+    return (levels[:, 1:] == levels[:, :-1]).flatten(2).all(dim=2).float().mean(dim=1)
+
+
+def _group_size(predicted: Tensor, targets: Tensor) -> int:
+    if predicted.ndim != 5 or targets.ndim != 5 or predicted.shape[1:] != targets.shape[1:]:
+        raise ValueError(
+            f"predicted {tuple(predicted.shape)} and targets {tuple(targets.shape)} must be"
+            " (R, H, 3, h, w) and (P, H, 3, h, w) with equal H, h, w"
+        )
+    if len(targets) == 0 or len(predicted) % len(targets) or predicted.shape[1] == 0:
+        raise ValueError(
+            f"{len(predicted)} rows cannot be shared out over {len(targets)} targets: give R = P * G"
+        )
+    return len(predicted) // len(targets)
+
+
+def _frame_weights(config: FrameRewardConfig, horizon: int) -> Tensor:
+    if config.reduction == "last":
+        weights = torch.zeros(horizon)
+        weights[-1] = 1.0
+    elif config.reduction == "discount":
+        weights = config.discount ** torch.arange(horizon, dtype=torch.float32)
+    else:
+        weights = torch.ones(horizon)
+    return weights / weights.sum()
+
+
+def _grouped_lpips(perceptual: PerceptualDistance, predicted: Tensor, targets: Tensor, group: int) -> Tensor:
+    """``(R, H)``. Images are reordered so that the G samples of one target frame are neighbours."""
+    questions, horizon = targets.shape[:2]
+    samples = predicted.unflatten(0, (questions, group)).transpose(1, 2).flatten(0, 2)  # (P * H * G, 3, h, w)
+    flat_targets = targets.flatten(0, 1)
+    step = max(1, _PERCEPTUAL_CHUNK // group)
+    distances = []
+    for start in range(0, len(flat_targets), step):
+        chunk = flat_targets[start : start + step]
+        images = samples[start * group : (start + len(chunk)) * group]
+        distances.append(perceptual.distance_to(perceptual.features(chunk), images).float())
+    return torch.cat(distances).view(questions, horizon, group).transpose(1, 2).reshape(-1, horizon)
+
+
+def _proprio_error(
+    config: FrameRewardConfig, predicted: Tensor | None, target: Tensor | None, *, per_row: tuple[int, int]
+) -> Tensor:
+    """``(R, H)`` mean squared error in units of ``proprio_scale``."""
+    if predicted is None or target is None or config.proprio_scale is None:
+        raise ValueError("config.proprio > 0 needs predicted and target proprioception; or set proprio=0")
+    rows, group = per_row
+    dimensions = len(config.proprio_scale)
+    if len(predicted) != rows or len(target) * group != rows or predicted.shape[1:] != target.shape[1:]:
+        raise ValueError(
+            f"proprioception {tuple(predicted.shape)} against {tuple(target.shape)} for {rows} rows"
+        )
+    if predicted.shape[-1] != dimensions:
+        raise ValueError(
+            f"proprioception has {predicted.shape[-1]} dimensions, proprio_scale has {dimensions}"
+        )
+    scale = torch.tensor(config.proprio_scale, device=predicted.device)
+    difference = (predicted.float() - target.float().repeat_interleave(group, dim=0)) / scale
+    return difference.square().mean(dim=-1)
+
+
+class FrameReward:
+    """:func:`frame_scores` as a ``worldmodels.api.VerifiableReward``.
+
+    Observations are an image ``(H, W, 3)``, uint8 or float in 0..1, or a dict with ``"image"`` and, where
+    ``config.proprio`` is positive, ``"proprio"`` ``(D,)``. Consecutive transitions whose ``targets`` are one
+    object (the samples of a group) share the work on their target. A prediction without an observation counts
+    as the worst frame; the part ``"undecoded"`` is the share of those among the H frames.
+
+    Args:
+        config: Weights.
+        perceptual: Needed where ``config.lpips`` is positive.
+        device: Where the images are compared.
+    """
+
+    def __init__(
+        self,
+        config: FrameRewardConfig,
+        *,
+        perceptual: PerceptualDistance | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if config.lpips > 0 and perceptual is None:
+            raise ValueError("config.lpips > 0 needs perceptual=Perceptual('alex' or 'vgg'); or set lpips=0")
+        self.config, self.perceptual, self.device = config, perceptual, device
+
+    def __call__(
+        self, predictions: Sequence[Sequence[Prediction]], transitions: Sequence[Transition]
+    ) -> list[Score]:
+        """One score per transition, parts unweighted. See ``worldmodels.api.VerifiableReward``.
+
+        Raises:
+            ValueError: A target is missing, counts or image sizes differ, or a score is not finite.
+        """
+        if len(predictions) != len(transitions):
+            raise ValueError(
+                f"{len(predictions)} predictions for {len(transitions)} transitions: give one each"
+            )
+        by_horizon: dict[int, list[int]] = {}
+        for row, (answers, transition) in enumerate(zip(predictions, transitions, strict=True)):
+            if transition.targets is None or not len(answers) == len(transition.targets) > 0:
+                known = "no targets" if transition.targets is None else f"{len(transition.targets)} targets"
+                raise ValueError(
+                    f"sample {row} has {len(answers)} predictions and {known}: give H >= 1 of each"
+                )
+            by_horizon.setdefault(len(answers), []).append(row)
+        scores: dict[int, Score] = {}
+        for rows in by_horizon.values():
+            answers_of = [predictions[row] for row in rows]
+            targets_of = [transitions[row].targets or () for row in rows]
+            scores.update(zip(rows, self._equal_horizons(answers_of, targets_of), strict=True))
+        return [scores[row] for row in range(len(transitions))]
+
+    def _equal_horizons(
+        self, predictions: Sequence[Sequence[Prediction]], targets: Sequence[Sequence[Observation]]
+    ) -> list[Score]:
+        questions = targets[:: _uniform_run_length(targets)]
+        target_images = np.stack([np.stack([_image(o) for o in row]) for row in questions])
+        nothing = np.zeros_like(target_images[0, 0])
+        answers = [[p.observation for p in row] for row in predictions]
+        images = np.stack([np.stack([nothing if o is None else _image(o) for o in row]) for row in answers])
+        predicted_proprio = target_proprio = None
+        if self.config.proprio > 0:
+            zeros = np.zeros(len(self.config.proprio_scale or ()), np.float32)
+            target_proprio = self._tensor([[_proprio(o) for o in row] for row in questions])
+            predicted_proprio = self._tensor(
+                [[zeros if o is None else _proprio(o) for o in row] for row in answers]
+            )
+        decoded = torch.tensor([[o is not None for o in row] for row in answers], device=self.device)
+        rewards, parts = frame_scores(
+            self._tensor(images).movedim(-1, -3),
+            self._tensor(target_images).movedim(-1, -3),
+            config=self.config,
+            perceptual=self.perceptual,
+            predicted_proprio=predicted_proprio,
+            target_proprio=target_proprio,
+            decoded=decoded,
+        )
+        parts = {**parts, "undecoded": (~decoded).float().mean(dim=1)}
+        return [
+            Score(value=float(reward), parts={name: float(part[row]) for name, part in parts.items()})
+            for row, reward in enumerate(rewards)
+        ]
+
+    def _tensor(self, values: Any) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32)).to(self.device)
+
+
+def _uniform_run_length(targets: Sequence[Sequence[Observation]]) -> int:
+    """G, if the rows come in runs of G that hold the same object; else 1."""
+    starts = [row for row in range(len(targets)) if row == 0 or targets[row] is not targets[row - 1]]
+    lengths = set(np.diff([*starts, len(targets)]).tolist())
+    return lengths.pop() if len(lengths) == 1 else 1
+
+
+def _image(observation: Observation) -> NDArray[np.float32]:
+    image = np.asarray(observation["image"] if isinstance(observation, Mapping) else observation)
+    if image.ndim != 3 or image.shape[-1] != 3:
+        raise ValueError(f"an image observation is {image.shape} {image.dtype}; frame rewards take (H, W, 3)")
+    return image.astype(np.float32) / np.float32(255) if image.dtype == np.uint8 else image.astype(np.float32)
+
+
+def _proprio(observation: Observation) -> NDArray[np.float32]:
+    if not isinstance(observation, Mapping) or "proprio" not in observation:
+        raise ValueError(
+            'config.proprio > 0 needs dict observations with a "proprio" entry; or set proprio=0'
+        )
+    return np.asarray(observation["proprio"], dtype=np.float32)
