@@ -83,7 +83,10 @@ class ICEM:
         initial: Tensor | None = None,
         noise: Noise | None = None,
     ) -> Plan:
-        """Plan for ``P = len(seeds)`` problems; arguments as in :func:`planners.search.search`."""
+        """Plan for ``P = len(seeds)`` problems; arguments as in :func:`planners.search.search`.
+
+        Noise that is handed in is taken as it is, not coloured.
+        """
         momentum = self.config.momentum
 
         def refit(elites: Tensor, _: Tensor, old: Gaussian) -> Gaussian:

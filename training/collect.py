@@ -4,7 +4,7 @@ Special: the only training file that knows simulators. Episodes are made in bloc
 (seed, block number), so the data does not depend on the number of processes, and an interrupted collection continues
 where it stopped.
 
-The mix (of blocks): 70 % scripted pushes, 20 % goal-reaching expert, 5 % Gaussian actions, 5 % Gaussian actions held for
+The mix (of blocks): 80 % scripted pushes, 10 % goal-reaching expert, 5 % Gaussian actions, 5 % Gaussian actions held for
 5 steps. Models trained on expert data plan far better than those trained on random interaction; models trained on
 nothing but success do not know failure.
 """
@@ -32,7 +32,7 @@ Kind = Literal["push", "expert", "gauss", "held"]
 BLOCK_EPISODES = 128
 # 20 blocks in a fixed order: any prefix holds about the documented mix.
 MIX: tuple[Kind, ...] = tuple(
-    "gauss" if i == 7 else "held" if i == 17 else "expert" if i % 5 == 3 else "push" for i in range(20)
+    "gauss" if i == 7 else "held" if i == 17 else "expert" if i % 10 == 3 else "push" for i in range(20)
 )
 MOVED_PX, MOVED_RAD = 1.0, np.radians(1.0)  # from when on a block counts as moved in the report
 

@@ -118,7 +118,7 @@ def test_perceptual_cost_is_lpips():
 
 @pytest.fixture(scope="module")
 def dinov2(tmp_path_factory):
-    """A tiny DINOv2 with random weights in the folder layout of the published ones (position table of 37 x 37)."""
+    """A tiny random DINOv2 in the folder layout of the published ones (position table of 37 x 37)."""
     folder = tmp_path_factory.mktemp("dinov2")
     config = Dinov2Config(
         hidden_size=24, num_hidden_layers=2, num_attention_heads=3, image_size=518, patch_size=14, mlp_ratio=2

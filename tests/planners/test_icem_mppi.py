@@ -94,7 +94,7 @@ def test_mppi_keeps_sigma():
 def test_bad_settings():
     with pytest.raises(ValueError, match=r"ICEMConfig.momentum must be in \[0, 1\), got 1"):
         ICEMConfig(momentum=1.0)
-    with pytest.raises(ValueError, match="MPPIConfig.temperature must be positive, got 0"):
+    with pytest.raises(ValueError, match=r"MPPIConfig.temperature must be positive, got 0"):
         MPPIConfig(temperature=0.0)
-    with pytest.raises(ValueError, match="MPPIConfig.num_elites"):
+    with pytest.raises(ValueError, match=r"MPPIConfig.num_elites"):
         MPPIConfig(num_samples=10)

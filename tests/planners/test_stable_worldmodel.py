@@ -69,11 +69,12 @@ def test_missing_keys_are_named():
 
 @pytest.mark.parametrize("solver_name", ["CEMSolver", "ICEMSolver", "MPPISolver"])
 def test_its_solvers_plan_in_our_world_model(solver_name):
-    package = pytest.importorskip(
-        "stable_worldmodel", reason="stable-worldmodel is not installed", exc_type=ImportError
-    )
+    try:
+        from stable_worldmodel import solver as solvers
+    except ImportError as error:
+        pytest.skip(f"stable-worldmodel is not installed: {error}")
     options = {"temperature": 0.05, "var_scale": 0.3} if solver_name == "MPPISolver" else {}
-    solver = getattr(package.solver, solver_name)(
+    solver = getattr(solvers, solver_name)(
         make(), batch_size=2, num_samples=64, n_steps=10, topk=8, **options
     )
     space = gym.spaces.Box(-3, 3, (2, 1), dtype=np.float32)
