@@ -1,8 +1,9 @@
 """The cross-entropy method: refit a normal distribution to the best samples (Rubinstein 1999).
 
-Special: given the same noise, :func:`reference_config` reproduces the planner of DINO-WM (Zhou et al. 2024),
-which RLVR-World plans with too, in one batch instead of a loop over problems. The defaults differ from it
-where small trials on PushT gained: the best sample is executed instead of the mean (half the final cost).
+Special: given the same noise, :func:`reference_config` reproduces the planner of DINO-WM (Zhou et al.
+2024), which RLVR-World plans with too, in one batch instead of a loop over problems. The defaults differ
+from it where small trials on PushT gained: the best sample is executed instead of the mean (half the final
+cost).
 
 Deliberately different: one elite (``num_elites=1``) leaves the standard deviation as it is, because one
 sample has none; the reference gets NaN from the first iteration on and never moves again. Equal costs are

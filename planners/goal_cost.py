@@ -1,8 +1,7 @@
 """How far imagined outcomes are from a goal: physical state, pixels, LPIPS features, DINOv2 patch features.
 
-Special: goals are encoded once per call, not once per candidate. Costs add up: the published PushT objective
-    is
-``lambda predictions, goals: dino(predictions, goals) + proprio(predictions, goals)``.
+Special: goals are encoded once per call, not once per candidate. Costs add up: the published PushT
+objective is ``lambda predictions, goals: dino(predictions, goals) + proprio(predictions, goals)``.
 
 Absent on purpose: when in a rollout a cost counts (see :func:`planners.imagine`), caches of goal features,
 and any knowledge of the true environment.

@@ -1,9 +1,8 @@
 """iCEM: the cross-entropy method with coloured noise, kept elites and momentum (Pinneri et al. 2020).
 
-Special: coloured noise is white noise through a fixed H x H matrix (circular filtering, the same distribution
-    as
-shaping the spectrum), so it is reproducible from the same seeds as plain CEM. Kept elites cost no model
-evaluations.
+Special: coloured noise is white noise through a fixed H x H matrix (circular filtering, the same
+distribution as shaping the spectrum), so it is reproducible from the same seeds as plain CEM. Kept elites
+cost no model evaluations.
 
 Absent on purpose: the shrinking population and the elites shifted between environment steps of the paper
 (MPC's warm start carries the plan over).

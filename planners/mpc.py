@@ -1,10 +1,10 @@
 """Receding-horizon control of P problems at once: plan in the model, execute some of it, look, plan again.
 
 Special: the true environment is only ever stepped and looked at, never asked while planning; problems that
-    are done
-leave the batch, and that changes nothing for the others. With ``replan_every = H``, ``shrink_horizon =
-False``, a reference planner and success reported at each replan, this is DINO-WM's loop, except that it
-re-executes everything from the start after each plan and stops the search when the true environment succeeds.
+are done leave the batch, and that changes nothing for the others. With ``replan_every = H``,
+``shrink_horizon = False``, a reference planner and success reported at each replan, this is DINO-WM's loop,
+except that it re-executes everything from the start after each plan and stops the search when the true
+environment succeeds.
 
 Absent on purpose: environments (an ``act`` callable), success rules (``act`` says who is done), videos and
 tables.

@@ -1,8 +1,7 @@
 """MPPI: the mean moves to the softmax-weighted average of the samples; sigma stays (Williams et al. 2017).
 
 Special: the same loop as CEM, with weights instead of a cut. ``num_elites`` limits the average to the best
-    samples
-(all of them with ``num_elites == num_samples``, which is the published form).
+samples (all of them with ``num_elites == num_samples``, which is the published form).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Model-predictive control as a policy, for one episode of any environment.
 
 Special: the same :class:`planners.MPC` as in the batched evaluation, so a policy and an evaluation with one
-    problem
-act alike. Absent on purpose: a budget (the environment truncates) and goals in words.
+problem act alike. Absent on purpose: a budget (the environment truncates) and goals in words.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Imagine candidate plans in a world model and price them.
 
 Special: every problem's rollout is forked once per candidate and stepped in chunks, so memory is bounded
-    whatever
-the batch; the answer does not depend on the chunk size because every copy draws from a seed of its own.
+whatever the batch; the answer does not depend on the chunk size because every copy draws from a seed of its
+own.
 
 Absent on purpose: the search (:mod:`planners.search`), the goal (:mod:`planners.goal_cost`), and the true
 simulator, which can take the place of :class:`ImaginedCost` as any other :class:`CostSource` (an oracle row

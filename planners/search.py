@@ -1,9 +1,8 @@
 """The sampling search that CEM, iCEM and MPPI share: sample, score, take the elites, refit, repeat.
 
 Special: P problems (and R restarts of each) are one batch, with no Python loop over them; a problem's plan
-    does not
-depend on which other problems are in the batch, because every problem draws from its own seed. The planners
-differ only in their noise and in how they refit, so each of them is one small function given to
+does not depend on which other problems are in the batch, because every problem draws from its own seed. The
+planners differ only in their noise and in how they refit, so each of them is one small function given to
 :func:`search`.
 
 Absent on purpose: gradients through the model, an evaluator that asks the real environment, logging of

@@ -2,13 +2,12 @@
 package).
 
 Special: nothing of that package is imported; the contract is one method on tensors. Its solvers (CEM, iCEM,
-    MPPI,
-...) and its ``WorldModelPolicy`` then plan in any of our models; gradient solvers cannot, predictions are
-tokens.
+MPPI, ...) and its ``WorldModelPolicy`` then plan in any of our models; gradient solvers cannot, predictions
+are tokens.
 
 Absent on purpose: ``criterion`` (never called by the solvers), ``get_action`` (no actor), image transforms
-(the world model takes uint8 frames: give their policy no transform for pixels and goal), and denormalisation
-of actions.
+(the world model takes uint8 frames: give their policy no transform for pixels and goal), and
+denormalisation of actions.
 """
 
 from __future__ import annotations

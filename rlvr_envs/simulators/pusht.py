@@ -18,11 +18,20 @@ from dataclasses import dataclass
 
 import numpy as np
 import pymunk
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-FloatArray = NDArray[np.float64]
+from rlvr_envs.block_shapes import BLOCK_SHAPES as BLOCK_SHAPES
+from rlvr_envs.block_shapes import BlockShape, FloatArray, block_shape, coverage
+from rlvr_envs.block_shapes import place as place
+from rlvr_envs.tasks import ANGLE_TOLERANCE_RAD as ANGLE_TOLERANCE_RAD
+from rlvr_envs.tasks import ARENA_PX as ARENA_PX
+from rlvr_envs.tasks import COVERAGE_THRESHOLD as COVERAGE_THRESHOLD
+from rlvr_envs.tasks import GOAL_POSE, STATE_SIZE, check_finite
+from rlvr_envs.tasks import POSITION_TOLERANCE_PX as POSITION_TOLERANCE_PX
+from rlvr_envs.tasks import angle_difference as angle_difference
+from rlvr_envs.tasks import covered_goal as covered_goal
+from rlvr_envs.tasks import reached_state as reached_state
 
-ARENA_PX = 512.0
 AGENT_RADIUS_PX = 15.0
 ACTION_SCALE_PX = 100.0  # an action of 1 moves the target by 100 px
 SUBSTEPS = 10  # physics steps of one action: 10 Hz control of 100 Hz physics
@@ -30,59 +39,11 @@ SUBSTEP_SECONDS = 0.01
 GAIN_POSITION = 100.0  # 1/s^2
 GAIN_VELOCITY = 20.0  # 1/s
 WALL_LOW_PX, WALL_HIGH_PX, WALL_RADIUS_PX = 5.0, 506.0, 2.0
-GOAL_POSE = (256.0, 256.0, float(np.pi / 4))  # where the green goal picture is drawn
-STATE_SIZE = 7
-
-POSITION_TOLERANCE_PX = 20.0
-ANGLE_TOLERANCE_RAD = float(np.pi / 9)
-COVERAGE_THRESHOLD = 0.95
 
 
-@dataclass(frozen=True, kw_only=True)
-class BlockShape:
-    """A block made of convex pieces.
-
-    Attributes:
-        pieces: One polygon per piece, vertices in px in the block's own frame.
-        inertia_of: For each piece, the piece whose moment of inertia is counted for it. The published T counts its bar
-            twice and never its stem, the plus its bar three times; changing that would change the dynamics.
-    """
-
-    pieces: tuple[tuple[tuple[float, float], ...], ...]
-    inertia_of: tuple[int, ...]
-
-
-def _box(x_low: float, y_low: float, x_high: float, y_high: float) -> tuple[tuple[float, float], ...]:
-    return ((x_low, y_low), (x_low, y_high), (x_high, y_high), (x_high, y_low))
-
-
-# The T is always built with a unit of 30 px, the other shapes with 40 px. The order of the pieces decides the order in
-# which their contacts are solved.
-BLOCK_SHAPES: dict[str, BlockShape] = {
-    "T": BlockShape(pieces=(_box(-60, 0, 60, 30), _box(-15, 30, 15, 120)), inertia_of=(0, 0)),
-    "L": BlockShape(pieces=(_box(0, -40, 80, 0), _box(0, 0, 40, 80)), inertia_of=(0, 1)),
-    "Z": BlockShape(pieces=(_box(0, 0, 80, 40), _box(-40, -40, 40, 0)), inertia_of=(0, 1)),
-    "square": BlockShape(pieces=(_box(-40, -40, 40, 40),), inertia_of=(0,)),
-    "I": BlockShape(pieces=(_box(-20, -80, 20, 80),), inertia_of=(0,)),
-    "small_tee": BlockShape(pieces=(_box(-60, 0, 60, 40), _box(-20, 40, 20, 80)), inertia_of=(0, 1)),
-    "+": BlockShape(
-        pieces=(_box(-60, -20, 60, 20), _box(-20, 20, 20, 60), _box(-20, -60, 20, -20)), inertia_of=(0, 0, 0)
-    ),
-}
-
-
-def block_shape(name: str) -> BlockShape:
-    """The shape of that name.
-
-    Raises:
-        ValueError: Unknown name; the message lists what exists.
-    """
-    if name not in BLOCK_SHAPES:
-        raise ValueError(f"unknown block shape {name!r}; choose one of {', '.join(BLOCK_SHAPES)}")
-    return BLOCK_SHAPES[name]
-
-
-def add_block(space: pymunk.Space, shape: BlockShape, offset: tuple[float, float] = (0.0, 0.0)) -> pymunk.Body:
+def add_block(
+    space: pymunk.Space, shape: BlockShape, offset: tuple[float, float] = (0.0, 0.0)
+) -> pymunk.Body:
     """Add a block of mass 1 at ``offset`` with angle 0 and return its body."""
     moments = [pymunk.moment_for_poly(1, list(piece)) for piece in shape.pieces]
     body = pymunk.Body(1, sum(moments[i] for i in shape.inertia_of))
@@ -120,20 +81,6 @@ def new_space() -> pymunk.Space:
     space.gravity = (0, 0)
     space.damping = 0
     return space
-
-
-def check_finite(name: str, values: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
-    """``values`` as float64 of that shape.
-
-    Raises:
-        ValueError: Wrong shape or a value that is not finite; names both.
-    """
-    array = np.asarray(values, dtype=np.float64)
-    if array.shape != shape:
-        raise ValueError(f"{name} has shape {array.shape}, expected {shape}")
-    if not np.isfinite(array).all():
-        raise ValueError(f"{name} holds a value that is not finite: {array.tolist()}; give finite numbers")
-    return array
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +136,9 @@ class PushTWorld:
         values = check_finite("action", action, (2,))
         target = self.agent.position + pymunk.Vec2d(values[0], values[1]) * ACTION_SCALE_PX
         for _ in range(SUBSTEPS):
-            acceleration = GAIN_POSITION * (target - self.agent.position) - GAIN_VELOCITY * self.agent.velocity
+            acceleration = (
+                GAIN_POSITION * (target - self.agent.position) - GAIN_VELOCITY * self.agent.velocity
+            )
             self.agent.velocity += acceleration * SUBSTEP_SECONDS
             self.space.step(SUBSTEP_SECONDS)
         self._actions.append((float(values[0]), float(values[1])))
@@ -231,91 +180,6 @@ class PushTWorld:
         """Share of the block that lies inside the same block at ``goal_pose`` (x, y, angle), in [0, 1]."""
         state = self.state()
         return coverage(state[2:5], goal_pose, shape=self.shape)
-
-
-def angle_difference(a: ArrayLike, b: ArrayLike) -> FloatArray:
-    """Smallest absolute difference of two angles in rad, in [0, pi], for any number of turns in either."""
-    difference = (np.asarray(a, dtype=np.float64) - np.asarray(b, dtype=np.float64)) % (2 * np.pi)
-    return np.minimum(difference, 2 * np.pi - difference)
-
-
-def reached_state(state: ArrayLike, goal: ArrayLike) -> NDArray[np.bool_]:
-    """dino_wm's success rule: agent *and* block within 20 px together, and the block's angle within 20 degrees.
-
-    The distance is the norm over the four position numbers; both bounds are strict; velocities do not count. The
-    published rule subtracts angles of more than one turn wrongly and then accepts any angle; here they are wrapped.
-
-    Args:
-        state: ``(..., >=5)`` state vectors.
-        goal: ``(..., >=5)`` goal states.
-
-    Returns:
-        ``(...)`` booleans.
-    """
-    state, goal = np.asarray(state, dtype=np.float64), np.asarray(goal, dtype=np.float64)
-    near = np.linalg.norm(state[..., :4] - goal[..., :4], axis=-1) < POSITION_TOLERANCE_PX
-    turned = angle_difference(state[..., 4], goal[..., 4]) < ANGLE_TOLERANCE_RAD
-    return near & turned
-
-
-def covered_goal(state: ArrayLike, goal_pose: ArrayLike = GOAL_POSE) -> bool:
-    """gym-pusht's success rule: more than 95 % of the block lies in the goal area, wherever the agent is."""
-    values = np.asarray(state, dtype=np.float64)
-    return coverage(values[2:5], goal_pose) > COVERAGE_THRESHOLD
-
-
-def place(piece: ArrayLike, pose: ArrayLike) -> FloatArray:
-    """Vertices ``(V, 2)`` of a piece at a pose (x, y, angle), in px."""
-    x, y, angle = np.asarray(pose, dtype=np.float64)
-    cosine, sine = np.cos(angle), np.sin(angle)
-    vertices = np.asarray(piece, dtype=np.float64)
-    return np.stack(
-        [
-            vertices[:, 0] * cosine - vertices[:, 1] * sine + x,
-            vertices[:, 0] * sine + vertices[:, 1] * cosine + y,
-        ],
-        axis=-1,
-    )
-
-
-def coverage(pose: ArrayLike, goal_pose: ArrayLike, *, shape: BlockShape = BLOCK_SHAPES["T"]) -> float:
-    """Area of the block at ``pose`` inside the block at ``goal_pose``, divided by the block's area.
-
-    The pieces of a block touch without overlapping, so the areas of the pairwise intersections add up.
-    """
-    inside = sum(
-        _area(_clip(place(piece, pose), place(goal_piece, goal_pose)))
-        for piece in shape.pieces
-        for goal_piece in shape.pieces
-    )
-    return float(inside / sum(_area(np.asarray(piece, dtype=np.float64)) for piece in shape.pieces))
-
-
-def _area(polygon: FloatArray) -> float:
-    if len(polygon) < 3:
-        return 0.0
-    x, y = polygon[:, 0] - polygon[0, 0], polygon[:, 1] - polygon[0, 1]
-    return float(abs(np.dot(x, np.roll(y, -1)) - np.dot(y, np.roll(x, -1))) / 2)
-
-
-def _clip(subject: FloatArray, window: FloatArray) -> FloatArray:
-    """Intersection of two convex polygons (Sutherland-Hodgman: cut by one edge of the window after another)."""
-    edges = np.roll(window, -1, axis=0) - window
-    signed = np.sum(window[:, 0] * np.roll(window[:, 1], -1) - window[:, 1] * np.roll(window[:, 0], -1))
-    orientation = 1.0 if signed > 0 else -1.0
-    for corner, edge in zip(window, edges, strict=True):
-        if len(subject) == 0:
-            break
-        side = orientation * (edge[0] * (subject[:, 1] - corner[1]) - edge[1] * (subject[:, 0] - corner[0]))
-        kept: list[FloatArray] = []
-        for i in range(len(subject)):
-            j = (i + 1) % len(subject)
-            if side[i] >= 0:
-                kept.append(subject[i])
-            if (side[i] >= 0) != (side[j] >= 0):
-                kept.append(subject[i] + (subject[j] - subject[i]) * (side[i] / (side[i] - side[j])))
-        subject = np.array(kept).reshape(-1, 2)
-    return subject
 
 
 def sample_state(generator: np.random.Generator) -> FloatArray:

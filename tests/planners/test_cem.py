@@ -338,4 +338,4 @@ def test_many_problems_cost_much_less_than_many_times_one():
     def plan(problems):
         return planner.plan(lambda c: c.square().sum((2, 3)), seeds=range(problems), **SPACE)
 
-    assert cpu_seconds(lambda: plan(40)) < 13 * cpu_seconds(lambda: plan(1))  # measured: 5
+    assert cpu_seconds(lambda: plan(40)) < 13 * cpu_seconds(lambda: plan(1))  # measured: 3 to 5

@@ -61,6 +61,10 @@ class FSQ(nn.Module):
         rounded = bounded + (bounded.round() - bounded).detach()
         return rounded / self._half_width(z)
 
+    def soft(self, z: Tensor) -> Tensor:
+        """What ``quantize`` would round: ``(..., D)`` in about [-1, 1]; the first steps of training may use it."""
+        return self.bound(z) / self._half_width(z)
+
     def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Quantise.
 

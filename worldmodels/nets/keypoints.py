@@ -30,17 +30,16 @@ class ChannelNorm(nn.Module):
 
 
 class KeypointEncoder(nn.Module):
-    """Image -> K soft keypoints (x, y, presence) -> a vector.
+    """Image -> K soft keypoints (x, y, presence) and an overview -> a feature vector ``(B, hidden)``.
 
     Args:
         image_size: Height and width of the input, a multiple of 16.
         width: Channels of the convolutions.
         keypoints: Number of heat maps K.
-        hidden: Width of the two layers behind the keypoints.
-        out: Size of the output vector.
+        hidden: Width of the two layers behind the keypoints, size of the output.
     """
 
-    def __init__(self, *, image_size: int, width: int, keypoints: int, hidden: int, out: int) -> None:
+    def __init__(self, *, image_size: int, width: int, keypoints: int, hidden: int) -> None:
         super().__init__()
         self.stem = nn.Conv2d(3, width // 2, 5, stride=2, padding=2)
         self.blocks = nn.Sequential(
@@ -80,10 +79,9 @@ class KeypointEncoder(nn.Module):
             nn.Linear(hidden, hidden),
             nn.SiLU(),
         )
-        self.out = nn.Linear(hidden, out)
 
     def forward(self, images_B3HW: Tensor) -> Tensor:
-        """``(B, out)`` for images in [0, 1]."""
+        """``(B, hidden)`` for images in [0, 1]."""
         fine = self.stem(images_B3HW * 2 - 1)
         coarse = self.blocks(fine)
         mixed = F.silu(
@@ -95,5 +93,5 @@ class KeypointEncoder(nn.Module):
         y_BK = (weight.sum(3) * self.axis).sum(-1)
         presence_BK = torch.logsumexp(heat_BKHW.flatten(2), -1) * 0.1
         found = torch.cat([x_BK, y_BK, presence_BK, self.overview(coarse)], -1)
-        out: Tensor = self.out(self.head(found))
-        return out
+        features: Tensor = self.head(found)
+        return features

@@ -102,8 +102,8 @@ class GlobalTokenizer(nn.Module):
             width=config.width,
             keypoints=config.keypoints,
             hidden=config.hidden,
-            out=code_size,
         )
+        self.to_codes = nn.Linear(config.hidden, code_size)
         self.pose_head = nn.Sequential(
             nn.Linear(code_size, config.hidden),
             nn.SiLU(),
@@ -119,7 +119,7 @@ class GlobalTokenizer(nn.Module):
     def prequantised(self, images_B3HW: Tensor) -> Tensor:
         """Encoder output before rounding, ``(B, S, D)``."""
         shape = (-1, self.config.num_tokens, len(self.config.levels))
-        return self.encoder(images_B3HW).reshape(shape)
+        return self.to_codes(self.encoder(images_B3HW)).reshape(shape)
 
     def encode(self, images_B3HW: Tensor) -> Tensor:
         """Ids ``(B, S)`` int64 of frames in [0, 1].

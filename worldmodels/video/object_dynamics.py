@@ -20,7 +20,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from worldmodels.nets.kv_cache import KVCache
 from worldmodels.nets.llama import Llama, LlamaConfig
 from worldmodels.video.slots import SlotLayout
 
@@ -159,19 +158,21 @@ class ObjectDynamics(nn.Module):
             flattened to B*T rows.
         """
         B, frames, S = tokens_BTS.shape
-        T = frames - 1
+        embeddings, context = self.window_inputs(tokens_BTS, actions_BTA, poses_BT4)
+        hidden = self.llama.hidden(None, embeddings=embeddings)
+        return hidden.unflatten(1, (frames - 1, S)), context
+
+    def window_inputs(
+        self, tokens_BTS: Tensor, actions_BTA: Tensor, poses_BT4: Tensor
+    ) -> tuple[Tensor, FrameContext]:
+        """Decoder inputs ``(B, T*S, D)`` of a window of T + 1 frames, and the context of its frames (B*T rows)."""
+        B, frames, S = tokens_BTS.shape
         context = self.frame_context(
             tokens_BTS[:, :-1].flatten(0, 1), actions_BTA.flatten(0, 1), poses_BT4[:, :-1].flatten(0, 1)
         )
         shifted = self.token_inputs(tokens_BTS[:, 1:, : S - 1], slice(0, S - 1))
-        inputs = context.inputs.unflatten(0, (B, T))
-        inputs = inputs + F.pad(shifted, (0, 0, 1, 0))
-        hidden = self.llama.hidden(None, embeddings=inputs.flatten(1, 2))
-        return hidden.unflatten(1, (T, S)), context
-
-    def new_cache(self, batch: int) -> KVCache:
-        """An empty cache for ``max_frames`` frames."""
-        return self.llama.new_cache(batch, self.config.max_frames * self.layout.slots)
+        inputs = context.inputs.unflatten(0, (B, frames - 1)) + F.pad(shifted, (0, 0, 1, 0))
+        return inputs.flatten(1, 2), context
 
 
 class _Stem(nn.Module):

@@ -1,0 +1,301 @@
+"""A world model of one object and an agent: tokenizer + dynamics behind ``start``, ``step``, ``fork``, ``select``.
+
+Special: a rollout state is a tuple of groups, each with rows of equal window length and one key-value cache; a state never
+changes, and stepping it twice gives the same answer twice. A window of ``window_frames`` frames is filled with cached
+decoding; then it restarts from the last ``history_length`` frames. Draws depend on (seed, step, slot) only.
+
+Absent: gradients. Training uses ``ObjectDynamics.forward``; both must agree, and a test holds them to it.
+
+Shapes: B rows, T frames in the window, S slots, A action numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from worldmodels.api import History, Observation, Prediction
+from worldmodels.nets.kv_cache import KVCache
+from worldmodels.sampling import derive, sample, uniforms
+from worldmodels.video.global_tokenizer import GlobalTokenizer
+from worldmodels.video.object_dynamics import FrameContext, ObjectDynamics
+from worldmodels.video.slots import PROPRIO_SIZE
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Rows in step: ``tokens (B, T, S)``, ``actions (B, T-1, A)``, cache of T-1 predicted frames (None: not built)."""
+
+    tokens: Tensor
+    actions: Tensor
+    seeds: Tensor
+    step: int
+    cache: KVCache | None
+
+    def take(self, rows: Tensor) -> _Group:
+        cache = None if self.cache is None else self.cache.select(rows)
+        return replace(
+            self, tokens=self.tokens[rows], actions=self.actions[rows], seeds=self.seeds[rows], cache=cache
+        )
+
+
+@dataclass(frozen=True)
+class ObjectRolloutState:
+    """See ``worldmodels.api.RolloutState``. ``order[i]`` is row i's place in the groups laid end to end."""
+
+    groups: tuple[_Group, ...]
+    order: Tensor
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def select(self, rows: Sequence[int]) -> ObjectRolloutState:
+        """Some rows, in the given order."""
+        wanted = torch.as_tensor(np.asarray(rows, dtype=np.int64))
+        if len(wanted) and not (-len(self) <= int(wanted.min()) and int(wanted.max()) < len(self)):
+            raise IndexError(f"rows {list(rows)} of a state with {len(self)} rows")
+        places = self.order[wanted]
+        groups, order, start, taken = [], torch.empty(len(wanted), dtype=torch.int64), 0, 0
+        for group in self.groups:
+            size = len(group.seeds)
+            mine = ((places >= start) & (places < start + size)).nonzero().squeeze(1)
+            if len(mine):
+                groups.append(group.take(places[mine] - start))
+                order[mine] = torch.arange(taken, taken + len(mine))
+                taken += len(mine)
+            start += size
+        return ObjectRolloutState(tuple(groups), order)
+
+    def fork(self, n: int) -> ObjectRolloutState:
+        """Every row n times, each copy with a derived seed; the first keeps its own."""
+        if n < 1:
+            raise ValueError(f"cannot fork into {n} copies; give at least 1")
+        groups = tuple(
+            _Group(
+                tokens=group.tokens.repeat_interleave(n, 0),
+                actions=group.actions.repeat_interleave(n, 0),
+                seeds=derive(group.seeds[:, None], torch.arange(n)).flatten(),
+                step=group.step,
+                cache=None if group.cache is None else group.cache.repeat(n),
+            )
+            for group in self.groups
+        )
+        order = (self.order[:, None] * n + torch.arange(n)).flatten()
+        return ObjectRolloutState(groups, order)
+
+    def append(self, other: ObjectRolloutState) -> ObjectRolloutState:
+        """The rows of both, these first."""
+        placed = sum(len(group.seeds) for group in self.groups)
+        return ObjectRolloutState(self.groups + other.groups, torch.cat([self.order, other.order + placed]))
+
+
+class FramePredictions:
+    """See ``worldmodels.api.Predictions``. Frames are decoded when asked for."""
+
+    def __init__(self, tokenizer: GlobalTokenizer, dynamics: ObjectDynamics, tokens: Tensor, logprobs: Tensor) -> None:
+        self._tokenizer, self._dynamics = tokenizer, dynamics
+        self.tokens = tokens
+        self.logprobs = logprobs
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, row: int) -> Prediction:
+        if not -len(self) <= row < len(self):
+            raise IndexError(f"row {row} of {len(self)} predictions")
+        stacked = self._observations
+        return Prediction(observation={key: value[row] for key, value in stacked.items()})
+
+    def observations(self) -> dict[str, NDArray[Any]]:
+        """``{"image": (B, H, W, 3) uint8, "proprio": (B, 4) float32}``."""
+        return self._observations
+
+    @cached_property
+    def _observations(self) -> dict[str, NDArray[Any]]:
+        frames = self.frames()
+        image = (frames.clamp(0, 1) * 255).round().to(torch.uint8).movedim(1, -1).contiguous()
+        return {"image": image.numpy(), "proprio": self._dynamics.layout.proprio(self.tokens).numpy()}
+
+    @torch.no_grad()
+    def frames(self) -> Tensor:
+        """Frames ``(B, 3, H, W)`` float32 in [0, 1]."""
+        agent = self._dynamics.layout.proprio(self.tokens)[:, :2]
+        parts = zip(self.tokens[:, PROPRIO_SIZE:].split(256), agent.split(256), strict=True)
+        return torch.cat([self._tokenizer.decode(ids, place) for ids, place in parts])
+
+    @torch.no_grad()
+    def states(self) -> NDArray[np.float32]:
+        """``(B, 7)``: agent x, y; object x, y, angle; agent velocity; in px, rad and px/s, read from the tokens."""
+        proprio = self._dynamics.layout.proprio(self.tokens)
+        pose = self._tokenizer.pose(self._tokenizer.codes(self.tokens[:, PROPRIO_SIZE:]))
+        angle = torch.atan2(pose[:, 3:4], pose[:, 2:3]) % (2 * torch.pi)
+        return torch.cat([proprio[:, :2], pose[:, :2], angle, proprio[:, 2:]], 1).numpy()
+
+
+class ObjectWorldModel:
+    """See ``worldmodels.api.WorldModel``.
+
+    Args:
+        tokenizer: Frames <-> tokens.
+        dynamics: Tokens and actions -> next tokens.
+        history_length: Frames kept when a window restarts.
+        window_frames: Longest window in frames; what the dynamics was trained on.
+        top_k: Sample from the k likeliest tokens only; None for all.
+    """
+
+    def __init__(
+        self,
+        tokenizer: GlobalTokenizer,
+        dynamics: ObjectDynamics,
+        *,
+        history_length: int = 3,
+        window_frames: int = 8,
+        top_k: int | None = None,
+    ) -> None:
+        if not 1 <= history_length < window_frames <= dynamics.config.max_frames:
+            raise ValueError(
+                f"need 1 <= history_length < window_frames <= {dynamics.config.max_frames}, got "
+                f"{history_length} and {window_frames}"
+            )
+        self.tokenizer = tokenizer.eval()
+        self.dynamics = dynamics.eval()
+        self.history_length = history_length
+        self.window_frames = window_frames
+        self.top_k = top_k
+        self.action_shape: tuple[int, ...] = (dynamics.config.action_size,)
+
+    @torch.no_grad()
+    def encode(self, observations: Sequence[Observation]) -> Tensor:
+        """Tokens ``(B, S)`` of observations ``{"image": (H, W, 3) uint8, "proprio": (4,)}``.
+
+        Raises:
+            ValueError: A part is missing or has the wrong shape.
+        """
+        side = self.tokenizer.config.image_size
+        for row, observation in enumerate(observations):
+            image = np.shape(observation["image"]) if "image" in observation else None
+            proprio = np.shape(observation["proprio"]) if "proprio" in observation else None
+            if image != (side, side, 3) or proprio != (PROPRIO_SIZE,):
+                raise ValueError(
+                    f"observation {row} has image {image} and proprio {proprio}; expected ({side}, {side}, 3) uint8 and "
+                    f"({PROPRIO_SIZE},) float"
+                )
+        images = torch.from_numpy(np.stack([np.asarray(o["image"]) for o in observations]))
+        frames = images.movedim(-1, 1).contiguous().float() / 255
+        codes = torch.cat([self.tokenizer.encode(part) for part in frames.split(256)])
+        proprio = torch.from_numpy(np.stack([np.asarray(o["proprio"], np.float32) for o in observations]))
+        return torch.cat([self.dynamics.layout.encode_proprio(proprio), codes], 1)
+
+    def start(self, histories: Sequence[History], *, seeds: Sequence[int]) -> ObjectRolloutState:
+        """Begin one rollout per history; only the last ``history_length`` observations are used."""
+        if len(histories) != len(seeds) or not len(seeds):
+            raise ValueError(f"{len(histories)} histories and {len(seeds)} seeds; give one seed per history")
+        kept = [list(h.observations)[-self.history_length :] for h in histories]
+        state: ObjectRolloutState | None = None
+        places: list[int] = []
+        for length in sorted({len(k) for k in kept}):
+            rows = [i for i, k in enumerate(kept) if len(k) == length]
+            tokens = self.encode([o for i in rows for o in kept[i]]).unflatten(0, (len(rows), length))
+            actions = [self._checked_actions(list(histories[i].actions)[-(length - 1) :] if length > 1 else [], length - 1) for i in rows]
+            part = self.start_tokens(tokens, torch.stack(actions), torch.tensor([seeds[i] for i in rows], dtype=torch.int64))
+            state = part if state is None else state.append(part)
+            places += rows
+        assert state is not None
+        return state.select(np.argsort(places).tolist())
+
+    def start_tokens(self, tokens: Tensor, actions: Tensor, seeds: Tensor) -> ObjectRolloutState:
+        """Begin from tokens ``(B, T, S)``, the actions ``(B, T-1, A)`` between them, and int64 seeds ``(B,)``."""
+        group = _Group(tokens=tokens, actions=actions, seeds=seeds, step=0, cache=None)
+        return ObjectRolloutState((self._prefilled(group),), torch.arange(len(tokens)))
+
+    def _checked_actions(self, actions: Any, count: int) -> Tensor:
+        array = np.asarray(actions, dtype=np.float32).reshape(-1, *self.action_shape) if count == 0 else np.asarray(
+            actions, dtype=np.float32
+        )
+        if array.shape != (count, *self.action_shape):
+            raise ValueError(f"actions have shape {array.shape}, expected {(count, *self.action_shape)}")
+        if not np.isfinite(array).all():
+            raise ValueError("actions hold a value that is not finite; give finite numbers")
+        return torch.from_numpy(array)
+
+    def step(
+        self, state: ObjectRolloutState, actions: Any, *, temperature: float = 1.0
+    ) -> tuple[ObjectRolloutState, FramePredictions]:
+        """One action per row ``(B, A)``."""
+        checked = self._checked_actions(actions, len(state))
+        inverse = torch.empty_like(state.order)
+        inverse[state.order] = torch.arange(len(state))
+        groups, tokens, logprobs, start = [], [], [], 0
+        for group in state.groups:
+            rows = inverse[start : start + len(group.seeds)]
+            advanced, drawn, likely = self._advance(group, checked[rows], temperature)
+            groups.append(advanced)
+            tokens.append(drawn)
+            logprobs.append(likely)
+            start += len(group.seeds)
+        drawn, likely = torch.cat(tokens)[state.order], torch.cat(logprobs)[state.order]
+        predictions = FramePredictions(self.tokenizer, self.dynamics, drawn, likely)
+        return ObjectRolloutState(tuple(groups), state.order), predictions
+
+    def pose(self, tokens: Tensor) -> Tensor:
+        """Object pose ``(..., 4)`` read from a frame's tokens ``(..., S)``."""
+        return self.tokenizer.pose(self.tokenizer.codes(tokens[..., PROPRIO_SIZE:]))
+
+    @torch.no_grad()
+    def _prefilled(self, group: _Group) -> _Group:
+        """Build the cache of a group's window: all frames but the first, as if they had been predicted."""
+        B, frames, S = group.tokens.shape
+        room = self.window_frames - 1
+        cache = self.dynamics.llama.new_cache(B, room * S)
+        if frames > 1:
+            embeddings, _ = self.dynamics.window_inputs(group.tokens, group.actions, self.pose(group.tokens))
+            self.dynamics.llama.hidden(None, cache, embeddings=embeddings)
+        return replace(group, cache=cache)
+
+    @torch.no_grad()
+    def _advance(self, group: _Group, actions: Tensor, temperature: float) -> tuple[_Group, Tensor, Tensor]:
+        """Predict one frame: tokens ``(B, S)`` and their log-probabilities."""
+        if group.tokens.shape[1] >= self.window_frames:
+            keep = self.history_length
+            group = replace(group, tokens=group.tokens[:, -keep:], actions=group.actions[:, group.actions.shape[1] - keep + 1 :])
+            group = self._prefilled(group)
+        assert group.cache is not None
+        cache = group.cache.branch()
+        previous = group.tokens[:, -1]
+        context = self.dynamics.frame_context(previous, actions, self.pose(previous))
+        tokens, logprobs = self._decode(context, cache, group, temperature)
+        advanced = _Group(
+            tokens=torch.cat([group.tokens, tokens[:, None]], 1),
+            actions=torch.cat([group.actions, actions[:, None]], 1),
+            seeds=group.seeds,
+            step=group.step + 1,
+            cache=cache,
+        )
+        return advanced, tokens, logprobs
+
+    def _decode(
+        self, context: FrameContext, cache: KVCache, group: _Group, temperature: float
+    ) -> tuple[Tensor, Tensor]:
+        dynamics = self.dynamics
+        slots = dynamics.layout.slots
+        draws = uniforms(group.seeds[:, None], group.step, torch.arange(slots))
+        tokens: list[Tensor] = []
+        logprobs: list[Tensor] = []
+        for slot in range(slots):
+            inputs = context.inputs[:, slot]
+            if slot:
+                inputs = inputs + dynamics.token_inputs(tokens[-1][:, None], slice(slot - 1, slot))[:, 0]
+            hidden = dynamics.llama.hidden(None, cache, embeddings=inputs[:, None])[:, 0]
+            proposal = None if context.proposals is None else context.proposals[:, slot]
+            logits = dynamics.slot_logits(hidden, slot, proposal)
+            token, logprob = sample(logits, draws[:, slot], temperature=temperature, top_k=self.top_k)
+            tokens.append(token)
+            logprobs.append(logprob)
+        return torch.stack(tokens, 1), torch.stack(logprobs, 1)
