@@ -1,7 +1,7 @@
 """Gymnasium environments over learned world models, and their ground truth.
 
-Importing this package registers all ids of :data:`rlvr_envs.table.ENVS` with Gymnasium, and nothing else: no torch,
-no simulator.
+Importing this package registers all ids of :data:`rlvr_envs.table.ENVS` with Gymnasium, and nothing else: no
+torch, no simulator.
 """
 
 import gymnasium

@@ -7,6 +7,7 @@ geometry.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,8 +22,9 @@ class BlockShape:
 
     Attributes:
         pieces: One polygon per piece, vertices in px in the block's own frame.
-        inertia_of: For each piece, the piece whose moment of inertia is counted for it. The published T counts
-            its bar twice and never its stem, the plus its bar three times; changing that would change the dynamics.
+        inertia_of: For each piece, the piece whose moment of inertia is counted for it. The published T
+            counts its bar twice and never its stem, the plus its bar three times; changing that would change
+            the dynamics.
     """
 
     pieces: tuple[tuple[tuple[float, float], ...], ...]
@@ -76,8 +78,9 @@ def place(piece: ArrayLike, pose: ArrayLike) -> FloatArray:
 def coverage(pose: ArrayLike, goal_pose: ArrayLike, *, shape: BlockShape = BLOCK_SHAPES["T"]) -> float:
     """Area of the block at ``pose`` inside the block at ``goal_pose``, divided by the block's area.
 
-    The pieces of a block touch without overlapping, so the areas of the pairwise intersections add up. Plain floats:
-    for polygons of four corners they are several times faster than arrays, and environments ask at every step.
+    The pieces of a block touch without overlapping, so the areas of the pairwise intersections add up. Plain
+    floats: for polygons of four corners they are several times faster than arrays, and environments ask at
+    every step.
     """
     pieces: list[_Polygon] = [place(piece, pose).tolist() for piece in shape.pieces]
     goals: list[_Polygon] = [place(piece, goal_pose).tolist() for piece in shape.pieces]
@@ -90,7 +93,7 @@ def _area(polygon: _Polygon) -> float:
         return 0.0
     x0, y0 = polygon[0]  # relative to one corner: small numbers, less rounding
     twice = 0.0
-    for (x1, y1), (x2, y2) in zip(polygon[1:], polygon[2:], strict=False):
+    for (x1, y1), (x2, y2) in pairwise(polygon[1:]):
         twice += (x1 - x0) * (y2 - y0) - (x2 - x0) * (y1 - y0)
     return abs(twice) / 2
 

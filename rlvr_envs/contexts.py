@@ -45,7 +45,7 @@ def load_pusht_starts(path: Path = PUSHT_STARTS) -> PushTStarts:
     """
     if not path.exists():
         raise FileNotFoundError(
-            f"there are no start frames at {path}; make them with: python -m rlvr_envs.simulators.pusht_starts"
+            f"no start frames at {path}; make them with: python -m rlvr_envs.simulators.pusht_starts"
         )
     with np.load(path, allow_pickle=False) as file:
         return PushTStarts(**{key: file[key] for key in PushTStarts.__dataclass_fields__})

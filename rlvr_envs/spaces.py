@@ -13,7 +13,7 @@ PUSHT_FRAME_SKIP = 5  # environment steps of 0.1 s per step of the world model, 
 
 
 def pusht_observation_space(*, image_size: int = PUSHT_IMAGE_PX) -> spaces.Dict:
-    """``image`` ``(S, S, 3)`` uint8 RGB, and ``proprio`` ``(4,)`` float32: agent x, y (px) and its velocity (px/s).
+    """``image`` ``(S, S, 3)`` uint8 RGB and ``proprio`` ``(4,)`` float32: agent x, y (px), velocity (px/s).
 
     The agent goes through walls and may leave the arena, so ``proprio`` has no bounds.
     """
@@ -26,7 +26,7 @@ def pusht_observation_space(*, image_size: int = PUSHT_IMAGE_PX) -> spaces.Dict:
 
 
 def pusht_action_space(*, frame_skip: int = PUSHT_FRAME_SKIP) -> spaces.Box:
-    """``(2 * frame_skip,)`` float32 in [-1, 1]: displacements x, y of consecutive environment steps, in 100 px.
+    """``(2 * frame_skip,)`` float32 in [-1, 1]: displacements x, y of consecutive steps of 0.1 s, in 100 px.
 
     Raises:
         ValueError: ``frame_skip`` is not a positive whole number.
@@ -39,7 +39,8 @@ def pusht_action_space(*, frame_skip: int = PUSHT_FRAME_SKIP) -> spaces.Box:
 def checked_action(space: spaces.Space[Any], action: Any) -> tuple[Any, int]:
     """An action that the space allows, and how many of its numbers had to be clipped to the bounds.
 
-    Numbers come back as float64, so that clipping is the only change; other spaces' actions come back as they are.
+    Numbers come back as float64, so that clipping is the only change; other spaces' actions come back as they
+    are.
 
     Raises:
         ValueError: Wrong shape, not numbers, not finite, or outside a space without numbers.
@@ -71,10 +72,9 @@ def checked_observation(name: str, space: spaces.Space[Any], observation: Any) -
     """
     if space.contains(observation):
         return observation
+    given = _describe(observation)
     if isinstance(space, spaces.Dict) and isinstance(observation, Mapping):
-        given = {key: _describe(value) for key, value in observation.items()}
-    else:
-        given = _describe(observation)
+        given = str({key: _describe(value) for key, value in observation.items()})
     raise ValueError(f"{name} is {given}; expected {space}")
 
 

@@ -1,7 +1,7 @@
 """All environments as plain data: what Gymnasium's registry is filled with, and which twin tells the truth.
 
-Special: entry points are strings, so reading this table imports no simulator and no model, and a specification can be
-written as JSON.
+Special: entry points are strings, so reading this table imports no simulator and no model, and a
+specification can be written as JSON.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ class EnvEntry:
 
     Attributes:
         entry_point: ``"module:name"`` of the environment, or of a function that makes it.
-        vector_entry_point: The same for many environments stepped as one batch; None: Gymnasium steps single ones.
+        vector_entry_point: The same for many environments stepped as one batch; None: Gymnasium steps single
+            ones.
         kwargs: Default arguments, JSON only.
         max_episode_steps: The horizon, after which an episode is truncated.
         twin: Id of the environment that tells the truth about this one; None for the truth itself.

@@ -3,8 +3,8 @@
 Special: truth and dream use these same functions, on a state that the simulator knows or that the world model
 reads from its own prediction, so a score does not depend on who computed it.
 
-A state is 7 numbers: agent x, y; block x, y; block angle; agent velocity x, y (px of a 512 px arena, rad, px/s).
-Where five numbers are given, the agent is at rest.
+A state is 7 numbers: agent x, y; block x, y; block angle; agent velocity x, y (px of a 512 px arena, rad,
+px/s). Where five numbers are given, the agent is at rest.
 """
 
 from __future__ import annotations
@@ -72,8 +72,9 @@ def angle_difference(a: ArrayLike, b: ArrayLike) -> FloatArray:
 def reached_state(state: ArrayLike, goal: ArrayLike) -> NDArray[np.bool_]:
     """dino_wm's success rule: agent *and* block within 20 px together, the block's angle within 20 degrees.
 
-    The distance is the norm over the four position numbers; both bounds are strict; velocities do not count. The
-    published rule subtracts angles of more than one turn wrongly and then accepts any; here they are wrapped.
+    The distance is the norm over the four position numbers; both bounds are strict; velocities do not count.
+    The published rule subtracts angles of more than one turn wrongly and then accepts any; here they are
+    wrapped.
 
     Args:
         state: ``(..., >=5)`` state vectors.
@@ -124,8 +125,8 @@ class PushTRules:
         success: ``"state"`` is ``reached_state`` (the agent has to be in place too), ``"coverage"`` is
             ``covered_goal`` with the goal state's block pose.
         reward: ``"sparse"`` is 1 on success, else 0. ``"dense"`` lies in [-1, 0]:
-            -(min(d / 512 px, 1) + angle / pi) / 2 with d the distance of ``reached_state`` over the four position
-            numbers. ``"coverage"`` lies in [0, 1]: min(coverage / 0.95, 1), as in gym-pusht.
+            -(min(d / 512 px, 1) + angle / pi) / 2 with d the distance of ``reached_state`` over the four
+            position numbers. ``"coverage"`` lies in [0, 1]: min(coverage / 0.95, 1), as in gym-pusht.
 
     Raises:
         ValueError: Unknown rule; lists what exists.
@@ -166,7 +167,7 @@ def proprio(state: FloatArray) -> NDArray[np.float32]:
 
 
 def goal_parts(goal: Any) -> tuple[FloatArray, Any]:
-    """State ``(7,)`` and image (or None) of a goal option: a state vector, or ``{"state": ..., "image": ...}``.
+    """State ``(7,)`` and image or None of a goal: a state vector, or ``{"state": ..., "image": ...}``.
 
     Raises:
         ValueError: An unknown key, no state, or a state of the wrong size.
@@ -176,7 +177,7 @@ def goal_parts(goal: Any) -> tuple[FloatArray, Any]:
     unknown = set(goal) - {"state", "image"}
     if unknown or "state" not in goal:
         raise ValueError(
-            f"options['goal'] has the keys {sorted(goal)}; expected 'state' (5 or 7 numbers) and perhaps 'image'"
+            f"options['goal'] has the keys {sorted(goal)}; expected 'state' (5 or 7 numbers) and maybe 'image'"
         )
     return full_state("options['goal']['state']", goal["state"]), goal.get("image")
 

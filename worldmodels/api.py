@@ -138,6 +138,14 @@ class RolloutState(Protocol):
         """The given rows, in the given order; a row may be taken twice and then draws the same numbers twice."""
         ...
 
+    def append(self, other: RolloutState) -> RolloutState:
+        """The rows of this state followed by those of another of the same model, each going on as it would alone.
+
+        The rows may have taken different numbers of steps. This is how a batch in which some episodes have ended
+        gets new ones in their place.
+        """
+        ...
+
 
 @runtime_checkable
 class WorldModel(Protocol):

@@ -15,7 +15,7 @@ from rlvr_envs.tasks import PushTRules
 
 
 def make_pusht_starts(*, count: int = 256, covered_count: int = 64, seed: int = 0) -> PushTStarts:
-    """Random starts as the simulator draws them, and goals of the coverage rule; a pure function of the seed."""
+    """The simulator's random starts and goals of the coverage rule; a pure function of the seed."""
     generator = np.random.default_rng(seed)
     states = sample_states(count, generator, min_clearance_px=MIN_CLEARANCE_PX)
     rules = PushTRules(success="coverage")

@@ -1,0 +1,134 @@
+"""What an episode is about (``Task``), and one row of a dream: how it begins, goes on, and is shown.
+
+Special: plain functions on an immutable moment, so the single and the batched environment go through the same
+lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeAlias
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from worldmodels.api import History, Observation, Prediction
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """How an episode begins.
+
+    Attributes:
+        history: What the world model sees first; its last observation is the episode's first.
+        goal: Whatever the task judges by.
+        reading: The physical state shown by the last observation, where it is known.
+    """
+
+    history: History
+    goal: Any
+    reading: NDArray[Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a task says of one prediction. ``info`` must not hold keys of the observation."""
+
+    reward: float
+    terminated: bool
+    info: Mapping[str, Any]
+
+
+class Task(Protocol):
+    """What an episode is about, whatever moves its world."""
+
+    @property
+    def observation_space(self) -> gym.Space[Any]:
+        """Of one environment."""
+        ...
+
+    @property
+    def action_space(self) -> gym.Space[Any]:
+        """Of one environment."""
+        ...
+
+    @property
+    def option_names(self) -> tuple[str, ...]:
+        """The reset options that ``start`` understands."""
+        ...
+
+    @property
+    def render_fps(self) -> float:
+        """Steps per second of the world's own time."""
+        ...
+
+    def start(self, generator: np.random.Generator, options: Mapping[str, Any]) -> Start:
+        """A first context and a goal, random or from the options."""
+        ...
+
+    def judge(self, goal: Any, prediction: Prediction, reading: NDArray[Any] | None) -> Outcome:
+        """Judge a prediction and the world model's own reading of its state.
+
+        Where ``prediction.error`` is set, the rest of it and the reading are the last good ones.
+        """
+        ...
+
+    def picture(self, observation: Observation) -> NDArray[np.uint8]:
+        """The frame ``(H, W, 3)`` to show for an observation."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """Where one row stands, apart from the world model's own state: the last good answer."""
+
+    goal: Any
+    prediction: Prediction
+    reading: NDArray[Any] | None
+    clipped_actions: int = 0
+
+
+Report: TypeAlias = tuple[Any, Outcome, dict[str, Any]]
+"""Observation, judgement, and the whole ``info``."""
+
+
+def begin(
+    task: Task, generator: np.random.Generator, options: Mapping[str, Any]
+) -> tuple[Moment, History, int]:
+    """A row's first moment, what the world model sees, and its seed (drawn first: no option changes it)."""
+    dream_seed = int(generator.integers(2**62))
+    start = task.start(generator, options)
+    observation = start.history.observations[-1]
+    prediction = Prediction(observation=observation)
+    return Moment(goal=start.goal, prediction=prediction, reading=start.reading), start.history, dream_seed
+
+
+def advance(moment: Moment, clipped: int) -> Moment:
+    return replace(moment, clipped_actions=moment.clipped_actions + clipped) if clipped else moment
+
+
+def accept(
+    task: Task, moment: Moment, prediction: Prediction, reading: NDArray[Any] | None
+) -> tuple[Moment, str]:
+    """The next moment, and what is wrong with the prediction: "", or the last good one is kept."""
+    error = prediction.error or ("" if prediction.observation is not None else "no observation was predicted")
+    if not error and not task.observation_space.contains(prediction.observation):
+        error = "the predicted observation is outside the observation space"
+    return (moment if error else replace(moment, prediction=prediction, reading=reading)), error
+
+
+def report(task: Task, moment: Moment, error: str = "") -> Report:
+    """What the user gets to see of a moment; copies, so that nobody changes the kept observation."""
+    prediction = moment.prediction
+    if error:
+        prediction = replace(prediction, reward=None, terminated=False, error=error)
+    outcome = task.judge(moment.goal, prediction, moment.reading)
+    info = {
+        "prediction_error": error,
+        **outcome.info,
+        "clipped_actions": moment.clipped_actions,
+    }
+    return deepcopy(prediction.observation), outcome, info
