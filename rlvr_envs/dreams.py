@@ -27,8 +27,8 @@ from rlvr_envs.tasks import (
     SuccessRule,
     full_state,
     goal_parts,
-    info,
     proprio,
+    pusht_info,
 )
 from worldmodels.api import History, Observation, Prediction, WorldModel
 
@@ -177,7 +177,7 @@ class PushTTask:
         return Outcome(
             reward=judgement.reward,
             terminated=judgement.success or prediction.terminated,
-            info=info(state, goal, judgement),
+            info=pusht_info(state, goal, judgement),
         )
 
     def picture(self, observation: Observation) -> NDArray[np.uint8]:
@@ -190,8 +190,8 @@ class PushTTask:
         state, image = goal_parts(option)
         if image is None:
             raise ValueError(
-                "options['goal'] has no image, and a dream cannot draw one: give {'state': ..., 'image': ...},"
-                " for example goal_state and goal from the info of RLVRWorld/PushT-Sim-v0"
+                "options['goal'] has no image, and a dream cannot draw one: give {'state': ..., 'image': ...}"
+                " with, for example, goal_state and goal from the info of RLVRWorld/PushT-Sim-v0"
             )
         checked_observation("options['goal']['image']", self.observation_space["image"], image)
         return PushTGoal(state=state, image=image)

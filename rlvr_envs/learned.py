@@ -23,7 +23,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 from numpy.typing import NDArray
 
-from rlvr_envs.moments import Moment, Report, Task, accept, advance, begin, report
+from rlvr_envs.moments import Moment, Report, Task, accept, begin, report
 from rlvr_envs.spaces import checked_action, checked_options
 from worldmodels.api import History, RolloutState, WorldModel
 
@@ -101,8 +101,7 @@ class LearnedEnv(gym.Env[Any, Any]):
         rollout, predictions = self.world_model.step(
             current.rollout, _batched(self.action_space, [value]), temperature=self.temperature
         )
-        moment = advance(current.moment, clipped)
-        moment, error = accept(self._task, moment, predictions[0], _row(predictions.states(), 0))
+        moment, error = accept(self._task, current.moment, predictions[0], predictions.states(), 0, clipped)
         self._current = LearnedSnapshot(rollout=rollout, moment=moment)
         observation, outcome, info = report(self._task, moment, error)
         return observation, outcome.reward, outcome.terminated, False, info
@@ -285,8 +284,9 @@ class LearnedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         readings = predictions.states()
         reports = {}
         for k, row in enumerate(rows):
-            moment = advance(self._moments[row], checked[k][1])
-            moment, error = accept(self._task, moment, predictions[k], _row(readings, k))
+            moment, error = accept(
+                self._task, self._moments[row], predictions[k], readings, k, clipped=checked[k][1]
+            )
             self._moments[row] = moment
             reports[row] = report(self._task, moment, error)
         return rollout, reports
@@ -311,10 +311,11 @@ def _ready(world_model: WorldModel | str, task: Task, temperature: float) -> Wor
         from worldmodels import load  # imports torch, which an environment over another model may not need
 
         world_model = load(world_model)
-    if world_model.action_shape != task.action_space.shape:
+    expected = task.action_space.shape if isinstance(task.action_space, gym.spaces.Box) else None
+    if world_model.action_shape != expected:
         raise ValueError(
-            f"the world model takes actions of shape {world_model.action_shape}, the task gives"
-            f" {task.action_space.shape}; choose the frame_skip that the model was trained with"
+            f"the world model takes actions of shape {world_model.action_shape}, the task gives {expected};"
+            " choose the frame_skip that the model was trained with"
         )
     return world_model
 
@@ -322,7 +323,3 @@ def _ready(world_model: WorldModel | str, task: Task, temperature: float) -> Wor
 def _batched(space: gym.Space[Any], actions: Sequence[Any]) -> Any:
     """Actions of all rows as a world model takes them: one array, or a list of texts."""
     return np.stack(actions).astype(space.dtype) if isinstance(space, gym.spaces.Box) else list(actions)
-
-
-def _row(readings: NDArray[Any] | None, row: int) -> NDArray[Any] | None:
-    return None if readings is None else readings[row]

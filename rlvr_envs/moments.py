@@ -106,18 +106,17 @@ def begin(
     return Moment(goal=start.goal, prediction=prediction, reading=start.reading), start.history, dream_seed
 
 
-def advance(moment: Moment, clipped: int) -> Moment:
-    return replace(moment, clipped_actions=moment.clipped_actions + clipped) if clipped else moment
-
-
 def accept(
-    task: Task, moment: Moment, prediction: Prediction, reading: NDArray[Any] | None
+    task: Task, moment: Moment, prediction: Prediction, readings: NDArray[Any] | None, row: int, clipped: int
 ) -> tuple[Moment, str]:
     """The next moment, and what is wrong with the prediction: "", or the last good one is kept."""
     error = prediction.error or ("" if prediction.observation is not None else "no observation was predicted")
     if not error and not task.observation_space.contains(prediction.observation):
         error = "the predicted observation is outside the observation space"
-    return (moment if error else replace(moment, prediction=prediction, reading=reading)), error
+    moment = replace(moment, clipped_actions=moment.clipped_actions + clipped)
+    if error:
+        return moment, error
+    return replace(moment, prediction=prediction, reading=None if readings is None else readings[row]), ""
 
 
 def report(task: Task, moment: Moment, error: str = "") -> Report:

@@ -65,7 +65,7 @@ def full_state(name: str, values: ArrayLike) -> FloatArray:
 
 def angle_difference(a: ArrayLike, b: ArrayLike) -> FloatArray:
     """Smallest absolute difference of two angles in rad, in [0, pi], for any number of turns in either."""
-    difference = (np.asarray(a, dtype=np.float64) - np.asarray(b, dtype=np.float64)) % (2 * np.pi)
+    difference = np.abs(np.asarray(a, dtype=np.float64) - np.asarray(b, dtype=np.float64)) % (2 * np.pi)
     return np.minimum(difference, 2 * np.pi - difference)
 
 
@@ -177,12 +177,12 @@ def goal_parts(goal: Any) -> tuple[FloatArray, Any]:
     unknown = set(goal) - {"state", "image"}
     if unknown or "state" not in goal:
         raise ValueError(
-            f"options['goal'] has the keys {sorted(goal)}; expected 'state' (5 or 7 numbers) and maybe 'image'"
+            f"options['goal'] has the keys {sorted(goal)}; expected 'state' (5 or 7 numbers), maybe 'image'"
         )
     return full_state("options['goal']['state']", goal["state"]), goal.get("image")
 
 
-def info(state: FloatArray, goal: PushTGoal, judgement: Judgement) -> dict[str, Any]:
+def pusht_info(state: FloatArray, goal: PushTGoal, judgement: Judgement) -> dict[str, Any]:
     """The part of ``info`` that truth and dream share. No key of it is one of the observation's."""
     return {
         "state": state.copy(),

@@ -7,6 +7,7 @@ preferred copying the last frame to better models; where the block *is* in a dec
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from torch.nn import functional as F
 from training.data import PushTData, pose_errors
 from training.fit import FitConfig, fit, seeded
 from training.run import Run
+from worldmodels.checkpoints import fill, find, read_config, read_weights
 from worldmodels.nets.keypoints import KeypointEncoder
 
 
@@ -97,3 +99,19 @@ def reader_errors(reader: PoseReader, data: PushTData, *, frames: int) -> dict[s
         "angle_deg": float(angle.mean()),
         "angle_deg_median": float(angle.median()),
     }
+
+
+def load_reader(name: str | Path) -> PoseReader:
+    """A pose reader by bundled name or folder.
+
+    Raises:
+        FileNotFoundError: Nothing of that name.
+        ValueError: The folder holds something else or does not fit.
+    """
+    folder = find(name)
+    config = read_config(folder)
+    if config["kind"] != "pose_reader":
+        raise ValueError(f"{folder} holds a {config['kind']!r}, expected a 'pose_reader'")
+    reader = PoseReader(PoseReaderConfig(**config["reader"]))
+    fill(reader, read_weights(folder), folder)
+    return reader.eval()

@@ -29,8 +29,8 @@ from rlvr_envs.tasks import (
     SuccessRule,
     full_state,
     goal_parts,
-    info,
     proprio,
+    pusht_info,
 )
 
 Observation = dict[str, NDArray[Any]]
@@ -225,6 +225,6 @@ class PushTSimEnv(gym.Env[Observation, NDArray[Any]]):
         state, goal = self._world.state(), self._current_goal()
         judgement = self.rules.judge(state, goal.state)
         return judgement.reward, {
-            **info(state, goal, judgement),
+            **pusht_info(state, goal, judgement),
             "clipped_actions": self._clipped_actions,
         }

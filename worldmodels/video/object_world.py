@@ -90,6 +90,14 @@ class ObjectRolloutState:
         order = (self.order[:, None] * n + torch.arange(n)).flatten()
         return ObjectRolloutState(groups, order)
 
+    def reseeded(self, seeds: Tensor) -> ObjectRolloutState:
+        """The same rows with other seeds, int64 ``(B,)``."""
+        placed = torch.empty_like(seeds)
+        placed[self.order] = seeds
+        sizes = [len(group.seeds) for group in self.groups]
+        groups = tuple(replace(g, seeds=s) for g, s in zip(self.groups, placed.split(sizes), strict=True))
+        return ObjectRolloutState(groups, self.order)
+
     def append(self, other: ObjectRolloutState) -> ObjectRolloutState:
         """The rows of both, these first."""
         placed = sum(len(group.seeds) for group in self.groups)

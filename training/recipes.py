@@ -1,0 +1,245 @@
+"""Recipes: named training runs. A recipe is a function from a run folder and a data folder to a checkpoint folder.
+
+Special: a recipe's settings are plain dataclasses built here, in code; the command line only picks a recipe and a few
+overrides. Each ends by writing ``<run folder>/model``, which ``worldmodels.load`` (or a later recipe) takes as it is.
+
+The chain of the bundled PushT checkpoints: ``pusht-reader`` -> ``pusht-tokenizer`` -> ``pusht-base`` -> ``pusht-rlvr``, with
+``pusht-more-mle`` as the control of the last.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from training.data import PushTData
+from training.fit import FitConfig, seeded
+from training.grpo_loop import GRPOConfig
+from training.mle import MLERecipe, TokenData, gates, tokenise, train_mle
+from training.pusht_rlvr import FrameTask, RLVRRecipe, train_rlvr
+from training.readers import PoseReader, PoseReaderConfig, ReaderRecipe, load_reader, reader_errors, train_reader
+from training.run import Run, to_json
+from training.tokenizers import GlobalTokenizerRecipe, tokenizer_errors, train_global_tokenizer
+from worldmodels.checkpoints import load, load_global_tokenizer, save, tokenizer_config, world_config
+from worldmodels.episodes import EpisodeStore
+from worldmodels.nets.perceptual import Perceptual
+from worldmodels.video.global_tokenizer import GlobalTokenizerConfig
+from worldmodels.video.object_dynamics import ObjectDynamics, ObjectDynamicsConfig
+from worldmodels.video.object_world import ObjectWorldModel
+from worldmodels.video.slots import SlotLayout
+
+PROTOCOL = {
+    "environment": "PushT",
+    "frame_skip": 5,
+    "image_size": 64,
+    "action": "5 relative displacements (x, y) in units of 100 px",
+    "proprio": "agent x, y (px), vx, vy (px/s)",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What every recipe is given.
+
+    Attributes:
+        folder: The run folder.
+        data: Folder of an episode store.
+        resume: Continue a run that the folder already holds.
+        seed: Seed of weights and batches.
+        steps: Overrides the recipe's number of steps; None keeps it.
+        reader: Checkpoint of a pose reader, for the tokenizer.
+        tokenizer: Checkpoint of a tokenizer, for the base model.
+        base: Checkpoint of a world model to post-train.
+    """
+
+    folder: Path
+    data: Path
+    resume: bool = False
+    seed: int = 0
+    steps: int | None = None
+    reader: str = "pusht-reader"
+    tokenizer: str = "pusht-tokenizer"
+    base: str = "pusht-base"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A training run with a name.
+
+    Attributes:
+        description: One line.
+        run: Trains and returns the checkpoint folder.
+    """
+
+    description: str
+    run: Callable[[Job], Path]
+
+
+READER = ReaderRecipe(fit=FitConfig(steps=5000, learning_rate=2e-3, evaluate_every=500))
+TOKENIZER = GlobalTokenizerRecipe(
+    tokenizer=GlobalTokenizerConfig(num_tokens=4, levels=(32, 32)),
+    fit=FitConfig(steps=4500, learning_rate=1.5e-3, decay_from=0.4, evaluate_every=500),
+)
+DYNAMICS = ObjectDynamicsConfig(layers=3, hidden_size=128, intermediate_size=384)
+BASE = MLERecipe(fit=FitConfig(steps=16_000, learning_rate=2e-3, decay_from=0.4, evaluate_every=1000), batch=32)
+MORE_MLE = MLERecipe(
+    fit=FitConfig(steps=4000, learning_rate=3e-4, decay_from=0.2, evaluate_every=500), batch=32
+)
+RLVR = RLVRRecipe()
+
+
+def _fitted(config: FitConfig, steps: int | None) -> FitConfig:
+    return config if steps is None else dataclasses.replace(config, steps=steps)
+
+
+def _card(title: str, run: Run, seconds: float, facts: Mapping[str, Any]) -> str:
+    """The model card: recipe, seed, data, time, metrics."""
+    lines = [
+        f"# {title}",
+        "",
+        "Trained by this project's own recipe on its own simulator; MIT licence.",
+        "",
+        f"- recipe: `{json.dumps(to_json(run.manifest['config']))}`",
+        f"- seed: {run.manifest['seed']}",
+        f"- data: {run.manifest['data_hash']}",
+        f"- hours of this sitting: {seconds / 3600:.2f} (hardware: {json.dumps(run.manifest['hardware'])})",
+        f"- versions: {json.dumps(run.manifest['versions'])}",
+        "- validation metrics:",
+    ]
+    lines += [f"  - {key}: {value:.4g}" for key, value in facts.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _run(job: Job, recipe: Any, store: EpisodeStore) -> Run:
+    return Run(job.folder, recipe, job.seed, data_hash=store.digest(), resume=job.resume)
+
+
+def pusht_reader(job: Job) -> Path:
+    """Pose reader on true frames."""
+    store, started = EpisodeStore(job.data), time.perf_counter()
+    recipe = dataclasses.replace(READER, fit=_fitted(READER.fit, job.steps))
+    run = _run(job, recipe, store)
+    validation = PushTData.load(store, "validation")
+    reader: PoseReader = train_reader(run, PushTData.load(store, "train"), validation, recipe, seed=job.seed)
+    facts = reader_errors(reader, validation, frames=1600)
+    config = {"kind": "pose_reader", "reader": dataclasses.asdict(recipe.reader), "metrics": facts}
+    return save(
+        job.folder / "model",
+        reader,
+        config,
+        card=_card("PushT pose reader", run, time.perf_counter() - started, facts),
+    )
+
+
+def pusht_tokenizer(job: Job) -> Path:
+    """Global FSQ tokenizer; its encoder starts from the pose reader."""
+    store, started = EpisodeStore(job.data), time.perf_counter()
+    recipe = dataclasses.replace(TOKENIZER, fit=_fitted(TOKENIZER.fit, job.steps))
+    run = _run(job, recipe, store)
+    validation = PushTData.load(store, "validation")
+    tokenizer = train_global_tokenizer(
+        run, PushTData.load(store, "train"), validation, recipe, seed=job.seed, reader=load_reader(job.reader)
+    )
+    facts = tokenizer_errors(tokenizer, validation, episodes=100)
+    return save(
+        job.folder / "model",
+        tokenizer,
+        {**tokenizer_config(tokenizer), "metrics": facts},
+        card=_card("PushT tokenizer", run, time.perf_counter() - started, facts),
+    )
+
+
+def _token_data(job: Job, tokenizer: Any, layout: SlotLayout) -> tuple[TokenData, TokenData, EpisodeStore]:
+    store = EpisodeStore(job.data)
+    return (
+        tokenise(tokenizer, layout, PushTData.load(store, "train")),
+        tokenise(tokenizer, layout, PushTData.load(store, "validation")),
+        store,
+    )
+
+
+def pusht_base(job: Job) -> Path:
+    """Autoregressive dynamics by maximum likelihood."""
+    started = time.perf_counter()
+    tokenizer = load_global_tokenizer(job.tokenizer)
+    layout = SlotLayout(num_codes=tokenizer.config.num_tokens, code_levels=tuple(tokenizer.config.levels))
+    train, validation, store = _token_data(job, tokenizer, layout)
+    recipe = dataclasses.replace(BASE, fit=_fitted(BASE.fit, job.steps))
+    run = _run(job, {"dynamics": DYNAMICS, "mle": recipe, "tokenizer": job.tokenizer}, store)
+    dynamics: ObjectDynamics = seeded(lambda: ObjectDynamics(DYNAMICS, layout), job.seed)
+    train_mle(run, dynamics, train, validation, recipe, seed=job.seed)
+    return _save_world(job, run, ObjectWorldModel(tokenizer, dynamics), validation, started, "PushT base model")
+
+
+def pusht_more_mle(job: Job) -> Path:
+    """Control of RLVR: the base model, trained further by maximum likelihood."""
+    started = time.perf_counter()
+    model = _object_world(job.base)
+    train, validation, store = _token_data(job, model.tokenizer, model.dynamics.layout)
+    recipe = dataclasses.replace(MORE_MLE, fit=_fitted(MORE_MLE.fit, job.steps))
+    run = _run(job, {"mle": recipe, "base": job.base}, store)
+    train_mle(run, model.dynamics, train, validation, recipe, seed=job.seed)
+    return _save_world(job, run, model, validation, started, "PushT base model, trained further")
+
+
+def pusht_rlvr(job: Job, recipe: RLVRRecipe = RLVR) -> Path:
+    """GRPO on decoded frames: -(L1 + LPIPS + proprioception error)."""
+    started = time.perf_counter()
+    model = _object_world(job.base)
+    train, validation, store = _token_data(job, model.tokenizer, model.dynamics.layout)
+    if job.steps is not None:
+        recipe = dataclasses.replace(recipe, grpo=dataclasses.replace(recipe.grpo, steps=job.steps))
+    run = _run(job, {"rlvr": recipe, "base": job.base}, store)
+    perceptual = Perceptual(recipe.network)
+    tasks = [
+        FrameTask(model, PushTData.load(store, split), tokens, recipe, perceptual)
+        for split, tokens in (("train", train), ("validation", validation))
+    ]
+    train_rlvr(run, model, tasks[0], tasks[1], recipe, seed=job.seed)
+    return _save_world(job, run, model, validation, started, "PushT RLVR model")
+
+
+def _object_world(name: str) -> ObjectWorldModel:
+    model = load(name)
+    if not isinstance(model, ObjectWorldModel):
+        raise ValueError(f"{name!r} is a {type(model).__name__}; this recipe post-trains an ObjectWorldModel")
+    return model
+
+
+def _save_world(
+    job: Job, run: Run, model: ObjectWorldModel, validation: TokenData, started: float, title: str
+) -> Path:
+    facts = gates(model.dynamics.eval(), validation, window_frames=model.window_frames)
+    tokenizer = job.tokenizer
+    if not (Path(tokenizer) / "config.json").exists():
+        shipped: Path | str = tokenizer
+    else:  # keep the pair together: the world model's folder carries its tokenizer
+        shipped = "tokenizer"
+    config = world_config(model, tokenizer=str(shipped), protocol=PROTOCOL)
+    folder = save(
+        job.folder / "model",
+        model.dynamics,
+        {**config, "metrics": facts},
+        card=_card(title, run, time.perf_counter() - started, facts),
+    )
+    if shipped == "tokenizer":
+        save(
+            folder / "tokenizer", model.tokenizer, tokenizer_config(model.tokenizer), card="See the world model.\n"
+        )
+    return folder
+
+
+RECIPES: dict[str, Recipe] = {
+    "pusht-reader": Recipe("pose reader on true frames: the measuring instrument", pusht_reader),
+    "pusht-tokenizer": Recipe("global FSQ tokenizer of PushT frames", pusht_tokenizer),
+    "pusht-base": Recipe("autoregressive PushT world model, maximum likelihood", pusht_base),
+    "pusht-rlvr": Recipe("the base model post-trained by GRPO on decoded frames", pusht_rlvr),
+    "pusht-more-mle": Recipe("control of pusht-rlvr: more maximum likelihood", pusht_more_mle),
+}
+
+__all__ = ["DYNAMICS", "RECIPES", "GRPOConfig", "Job", "PoseReaderConfig", "Recipe", "RLVRRecipe"]
