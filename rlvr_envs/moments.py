@@ -15,6 +15,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from rlvr_envs.spaces import holds
 from worldmodels.api import History, Observation, Prediction
 
 
@@ -111,7 +112,7 @@ def accept(
 ) -> tuple[Moment, str]:
     """The next moment, and what is wrong with the prediction: "", or the last good one is kept."""
     error = prediction.error or ("" if prediction.observation is not None else "no observation was predicted")
-    if not error and not task.observation_space.contains(prediction.observation):
+    if not error and not holds(task.observation_space, prediction.observation):
         error = "the predicted observation is outside the observation space"
     moment = replace(moment, clipped_actions=moment.clipped_actions + clipped)
     if error:

@@ -64,13 +64,26 @@ def checked_action(space: spaces.Space[Any], action: Any) -> tuple[Any, int]:
     return clipped, int(np.count_nonzero(clipped != values))
 
 
+def holds(space: spaces.Space[Any], observation: Any) -> bool:
+    """Whether an observation is in a space; unlike ``contains``, a list does not pass for an array."""
+    if isinstance(space, spaces.Dict):
+        return (
+            isinstance(observation, Mapping)
+            and observation.keys() == space.keys()
+            and all(holds(part, observation[key]) for key, part in space.items())
+        )
+    if isinstance(space, spaces.Box) and not isinstance(observation, np.ndarray):
+        return False
+    return bool(space.contains(observation))
+
+
 def checked_observation(name: str, space: spaces.Space[Any], observation: Any) -> Any:
     """The observation itself, if the space holds it.
 
     Raises:
         ValueError: It does not; says for each part what was given and what is expected.
     """
-    if space.contains(observation):
+    if holds(space, observation):
         return observation
     given = _describe(observation)
     if isinstance(space, spaces.Dict) and isinstance(observation, Mapping):

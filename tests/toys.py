@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,14 +57,21 @@ class PointState:
 
 
 class PointPredictions:
-    def __init__(self, state: PointState, wrong: Mapping[int, Prediction], reads_states: bool) -> None:
+    def __init__(
+        self,
+        state: PointState,
+        wrong: Mapping[int, Prediction],
+        wrong_rows: Collection[int] | None,
+        reads_states: bool,
+    ) -> None:
         self._state, self._wrong, self._reads_states = state, wrong, reads_states
+        self._wrong_rows = range(len(state)) if wrong_rows is None else wrong_rows
 
     def __len__(self) -> int:
         return len(self._state)
 
     def __getitem__(self, row: int) -> Prediction:
-        wrong = self._wrong.get(int(self._state.steps[row]))
+        wrong = self._wrong.get(int(self._state.steps[row])) if row in self._wrong_rows else None
         if wrong is not None:
             return wrong
         x, y = self._state.positions[row]
@@ -94,6 +101,7 @@ class PointWorldModel:
     Args:
         frame_skip: Displacements per action.
         wrong: What to predict instead at a step (1 is the first).
+        wrong_rows: In which rows of a batch; None for all.
         reads_states: Whether its predictions offer states.
     """
 
@@ -104,11 +112,12 @@ class PointWorldModel:
         *,
         frame_skip: int = 5,
         wrong: Mapping[int, Prediction] | None = None,
+        wrong_rows: Collection[int] | None = None,
         reads_states: bool = True,
     ) -> None:
         self.action_shape: tuple[int, ...] | None = (2 * frame_skip,)
         self.batch_sizes: list[int] = []  # of every step, to see that a batch is one call
-        self._wrong, self._reads_states = dict(wrong or {}), reads_states
+        self._wrong, self._wrong_rows, self._reads_states = dict(wrong or {}), wrong_rows, reads_states
 
     def start(self, histories: Sequence[History], *, seeds: Sequence[int]) -> PointState:
         last = [history.observations[-1] for history in histories]
@@ -132,7 +141,7 @@ class PointWorldModel:
         after = PointState(
             positions=positions, pictures=state.pictures, seeds=state.seeds, steps=state.steps + 1
         )
-        return after, PointPredictions(after, self._wrong, self._reads_states)
+        return after, PointPredictions(after, self._wrong, self._wrong_rows, self._reads_states)
 
 
 class EscapeTask:

@@ -108,7 +108,9 @@ def test_info_leaves_other_names_free(env_id: str) -> None:
 def test_returned_arrays_are_the_callers_own(env_id: str) -> None:
     env = make(env_id).unwrapped
     observation, info = env.reset(seed=0)
-    kept = {key: value.copy() for key, value in {**observation, **info}.items() if isinstance(value, np.ndarray)}
+    kept = {
+        key: value.copy() for key, value in {**observation, **info}.items() if isinstance(value, np.ndarray)
+    }
     for value in [*observation.values(), info["goal"], info["goal_state"], info["state"]]:
         value[:] = 0
     restored, restored_info = env.restore(env.snapshot())
@@ -126,7 +128,9 @@ def test_horizon_truncates(env_id: str) -> None:
 
 
 @pytest.mark.parametrize("env_id", IDS)
-@pytest.mark.parametrize("wrong", [np.zeros(9), np.zeros((1, 10)), np.full(10, np.nan), np.full(10, np.inf), "up"])
+@pytest.mark.parametrize(
+    "wrong", [np.zeros(9), np.zeros((1, 10)), np.full(10, np.nan), np.full(10, np.inf), "up"]
+)
 def test_bad_actions_are_named(env_id: str, wrong: Any) -> None:
     env = make(env_id).unwrapped
     env.reset(seed=0)
@@ -144,24 +148,24 @@ def test_actions_outside_are_clipped_and_counted(env_id: str) -> None:
     observation, _, _, _, info = env.step(action)
     assert info["clipped_actions"] == 2
     assert env.step(action)[4]["clipped_actions"] == 4
+    assert env.reset()[1]["clipped_actions"] == 0
     env.restore(before)
     same = env.step(np.clip(action, -1, 1))[0]
     np.testing.assert_array_equal(observation["proprio"], same["proprio"])
-    assert env.reset()[1]["clipped_actions"] == 0
 
 
 @pytest.mark.parametrize("env_id", IDS)
 def test_unknown_options_and_rules_list_the_known(env_id: str) -> None:
     env = make(env_id).unwrapped
-    with pytest.raises(ValueError, match="'sate'.*state.*goal.*snapshot"):
+    with pytest.raises(ValueError, match=r"'sate'.*state.*goal.*snapshot"):
         env.reset(options={"sate": 1})
     with pytest.raises(ValueError, match="snapshot holds"):
         env.reset(options={"snapshot": 1, "goal": 2})
     with pytest.raises(ValueError, match="snapshot is int"):
         env.reset(options={"snapshot": 1})
-    with pytest.raises(ValueError, match="'shaped'.*sparse, dense, coverage"):
+    with pytest.raises(ValueError, match=r"'shaped'.*sparse, dense, coverage"):
         make(env_id, reward="shaped")
-    with pytest.raises(ValueError, match="'pose'.*state, coverage"):
+    with pytest.raises(ValueError, match=r"'pose'.*state, coverage"):
         make(env_id, success="pose")
 
 

@@ -1,0 +1,75 @@
+"""``rlvr-world plan``: the planning table, success of world models beside trivial policies and the oracle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from tyro.conf import Positional
+
+from training.commands.console import console, on_interrupt, use_threads, writable
+
+ALWAYS = ("oracle", "random")  # in the table whatever --models says, and accepted there too
+PAIR = ("pusht-rlvr", "pusht-base")
+
+
+def plan(
+    task: Positional[Literal["pusht"]],
+    *,
+    models: tuple[str, ...] = ("pusht-base", "pusht-rlvr"),
+    episodes: int = 50,
+    data: Path = Path("data/pusht"),
+    split: Literal["test", "validation", "train"] = "test",
+    rows: tuple[str, ...] = (),
+    seed: int = 0,
+    processes: int = 2,
+    folder: Path = Path("runs/pusht-plan"),
+    results: Path = Path("benchmarks/results"),
+) -> None:
+    """Plan in world models, execute in the simulator, count successes. Interrupted, the same command goes on.
+
+    Args:
+        task: Which task.
+        models: World models: bundled names, folders or hub ids. Random policy and oracle (the true simulator as the
+            model) are always in the table.
+        episodes: Number of goals, one per recorded episode.
+        data: Folder of episodes, made by 'rlvr-world collect', whose recorded actions lead to the goals.
+        split: Which of them; choose settings on validation, read test once.
+        rows: Rows instead of the standard ones, by name; an unknown name lists all.
+        seed: Of all planning.
+        processes: Worker processes of one thread each; the numbers do not depend on it.
+        folder: Where finished goals are kept, so that nothing is computed twice.
+        results: Where the table goes.
+    """
+    use_threads(1)
+    for name, value in (("--episodes", episodes), ("--processes", processes)):
+        if value < 1:
+            raise ValueError(f"{name} is {value}; it must be at least 1")
+    writable(results / "pusht-plan.json")
+    from training.data import PushTData
+    from training.plan import PlanConfig, plan_table
+    from worldmodels.checkpoints import load
+    from worldmodels.episodes import EpisodeStore
+    from worldmodels.video.object_world import ObjectWorldModel
+
+    loaded: dict[str, ObjectWorldModel] = {}
+    for name in models:
+        if name in ALWAYS:
+            continue
+        model = load(name)
+        if not isinstance(model, ObjectWorldModel):
+            raise ValueError(f"{name!r} is a {type(model).__name__}; this table plans in an ObjectWorldModel")
+        loaded[name] = model
+    episodes_of_split = PushTData.load(EpisodeStore(data), split)
+    with on_interrupt(f"finished goals are kept in {folder}; run the same command again to go on"):
+        report = plan_table(
+            loaded,
+            episodes_of_split,
+            PlanConfig(goals=episodes, seed=seed),
+            rows=rows or None,
+            compare=PAIR if set(PAIR) <= set(loaded) else None,
+            folder=folder,
+            processes=processes,
+        )
+    report.show(console)
+    console.print(f"results: {report.write(results)}")

@@ -1,0 +1,61 @@
+"""``rlvr-world train``: run a recipe."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from tyro.conf import Positional
+
+from training.commands.console import choose, console, on_interrupt, use_threads
+
+
+def train(
+    recipe: Positional[str],
+    *,
+    data: Path = Path("data/pusht"),
+    folder: Path | None = None,
+    resume: bool = False,
+    seed: int = 0,
+    steps: int | None = None,
+    reader: str = "pusht-reader",
+    tokenizer: str = "pusht-tokenizer",
+    base: str = "pusht-base",
+    threads: int = 1,
+) -> None:
+    """Train a model by a recipe (see 'rlvr-world list'). Interrupted, --resume goes on.
+
+    Args:
+        recipe: Name of the recipe.
+        data: Folder of episodes, made by 'rlvr-world collect'.
+        folder: Run folder, with metrics, checkpoints and, at the end, the model; None: runs/RECIPE.
+        resume: Go on with the run that the folder holds.
+        seed: Of weights and batches.
+        steps: Number of steps, if not the recipe's own.
+        reader: Pose reader that a tokenizer starts from: bundled name, folder or hub id.
+        tokenizer: Tokenizer of a base model: the same.
+        base: World model to train further: the same.
+        threads: Threads to compute with.
+    """
+    use_threads(threads)
+    if steps is not None and steps < 1:
+        raise ValueError(f"--steps is {steps}; it must be at least 1")
+    from training.recipes import RECIPES, Job
+
+    chosen = choose("recipe", recipe, RECIPES)
+    folder = folder or Path("runs") / recipe
+    # Nothing below a progress bar but what went wrong.
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    job = Job(
+        folder=folder,
+        data=data,
+        resume=resume,
+        seed=seed,
+        steps=steps,
+        reader=reader,
+        tokenizer=tokenizer,
+        base=base,
+    )
+    with on_interrupt("go on with the same command and --resume"):
+        model = chosen.run(job)
+    console.print(f"metrics: {folder / 'metrics.jsonl'}\nmodel: {model}")
