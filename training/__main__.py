@@ -14,6 +14,7 @@ import tyro
 
 from training.commands.collect import collect
 from training.commands.demo import demo
+from training.commands.evaluate import evaluate
 from training.commands.listing import list_all
 from training.commands.plan import plan
 from training.commands.play import play
@@ -26,6 +27,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "collect": collect,
     "train": train,
     "plan": plan,
+    "evaluate": evaluate,
 }
 TRACEBACK_VARIABLE = "RLVR_WORLD_TRACEBACK"
 

@@ -7,15 +7,21 @@ ignores actions has none).
 
 from __future__ import annotations
 
+import hashlib
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from training.data import PushTData, pose_of
+from training.data import PushTData, pose_of, to_float
 from training.fit import FitConfig, fit
 from training.run import Run
 from worldmodels.video.global_tokenizer import GlobalTokenizer
@@ -45,25 +51,58 @@ class TokenData:
         return len(self.tokens)
 
 
-@torch.no_grad()
 def tokenise(
-    tokenizer: GlobalTokenizer, layout: SlotLayout, data: PushTData, *, progress: bool = True
+    tokenizer: GlobalTokenizer, layout: SlotLayout, data: PushTData, *, cache: Path | None = None
 ) -> TokenData:
-    """Encode all frames of a split (bf16 is not used: tokens must equal those of the environment)."""
-    codes = []
-    for name in tqdm(data.ids, unit="episode", desc="tokenise", disable=not progress):
-        images = np.asarray(data.store.episode(name).observations["image"])
-        frames = torch.from_numpy(images).movedim(-1, 1).contiguous().float() / 255
-        codes.append(tokenizer.encode(frames))
-    ids = torch.stack(codes)
+    """Encode all frames of a split, in float32: the tokens must be those that environments see.
+
+    Args:
+        tokenizer: Encodes the frames.
+        layout: Slots of a frame.
+        data: The split.
+        cache: A folder in which codes are kept, named by a hash of tokenizer and data.
+    """
+    kept = None
+    if cache is not None:
+        kept = cache / f"codes-{_fingerprint(tokenizer, data)}.safetensors"
+    if kept is not None and kept.exists():
+        ids = load_file(kept)["codes"].long()
+    else:
+        ids = _encode_all(tokenizer, data)
+        if kept is not None:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            save_file({"codes": ids.int()}, kept.with_suffix(".tmp"))
+            os.replace(kept.with_suffix(".tmp"), kept)
     proprio = torch.from_numpy(data.proprio)
+    with torch.no_grad():
+        poses = tokenizer.pose(tokenizer.codes(ids))
     return TokenData(
         tokens=torch.cat([layout.encode_proprio(proprio), ids], -1),
         actions=torch.from_numpy(data.actions),
-        poses=tokenizer.pose(tokenizer.codes(ids)),
+        poses=poses,
         true_poses=pose_of(torch.from_numpy(data.states)),
         proprio=proprio,
     )
+
+
+def _fingerprint(tokenizer: GlobalTokenizer, data: PushTData) -> str:
+    sha = hashlib.sha256(f"{data.store.digest()} {len(data)} {data.ids[0]} {data.ids[-1]}".encode())
+    for name, tensor in sorted(tokenizer.state_dict().items()):
+        sha.update(name.encode() + tensor.contiguous().numpy().tobytes())
+    return sha.hexdigest()[:16]
+
+
+def _encode_all(tokenizer: GlobalTokenizer, data: PushTData) -> Tensor:
+    """Codes ``(N, T+1, num_codes)``; two threads, each on its own episodes (torch releases the interpreter)."""
+
+    @torch.no_grad()
+    def encode(names: Sequence[str]) -> Tensor:
+        images = np.stack([np.asarray(data.store.episode(name).observations["image"]) for name in names])
+        return tokenizer.encode(to_float(images).flatten(0, 1)).unflatten(0, images.shape[:2])
+
+    chunks = [data.ids[i : i + 16] for i in range(0, len(data), 16)]
+    with ThreadPoolExecutor(2) as pool:
+        return torch.cat(list(tqdm(pool.map(encode, chunks), total=len(chunks), desc="tokenise", disable=None)))
 
 
 @dataclass(frozen=True, kw_only=True)

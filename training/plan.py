@@ -30,7 +30,7 @@ from rlvr_envs.tasks import proprio
 from training.data import PushTData
 from training.goals import Attempt, Problem, choose_problems
 from training.plan_rows import SEARCH, PlanRow, cost_source, diagnosis_rows, reader_of, standard_rows
-from training.report import Cell, Column, Report, RowLog, Table, manifest, sha256_of, weights_sha256
+from training.report import Cell, Column, Report, RowLog, Table, manifest, model_sha256, sha256_of
 from training.statistics import Estimate, bootstrap_mean, mcnemar, paired_bootstrap, wilson_interval
 from worldmodels.api import History, Observation
 from worldmodels.episodes import split_of
@@ -105,7 +105,7 @@ def plan_table(
     )
     frame_skip = data.actions.shape[-1] // 2
     deviation = float(data.actions.std())
-    hashes = {name: weights_sha256(model.tokenizer, model.dynamics) for name, model in models.items()}
+    hashes = {name: model_sha256(model) for name, model in models.items()}
     settings = _Settings(
         mpc=MPCConfig(
             horizon_steps=config.horizon_steps,
@@ -123,8 +123,13 @@ def plan_table(
             log = RowLog(folder, name, identity)
             keys = {_key(problem): problem for problem in problems}
             todo = [keys[key] for key in log.missing(list(keys))]
-            bar = tqdm(total=len(problems), initial=len(problems) - len(todo), desc=name, unit="goal")
-            bar.disable = bar.disable or not progress
+            bar = tqdm(
+                total=len(problems),
+                initial=len(problems) - len(todo),
+                desc=name,
+                unit="goal",
+                disable=None if progress else True,
+            )
             with bar:
                 for problem, result in run([(row, settings, problem) for problem in todo]):
                     log.add(_key(problem), result)

@@ -157,8 +157,8 @@ def pusht_tokenizer(job: Job) -> Path:
 def _token_data(job: Job, tokenizer: Any, layout: SlotLayout) -> tuple[TokenData, TokenData, EpisodeStore]:
     store = EpisodeStore(job.data)
     return (
-        tokenise(tokenizer, layout, PushTData.load(store, "train")),
-        tokenise(tokenizer, layout, PushTData.load(store, "validation")),
+        tokenise(tokenizer, layout, PushTData.load(store, "train"), cache=store.folder / "cache"),
+        tokenise(tokenizer, layout, PushTData.load(store, "validation"), cache=store.folder / "cache"),
         store,
     )
 

@@ -5,7 +5,7 @@ is its tables and a manifest that names the protocol by a hash, the weights by a
 ``RowLog`` keeps the finished parts of a row under the hash of everything that decides them: an interrupted evaluation
 goes on, and a changed protocol or checkpoint never meets old numbers.
 
-Absent: plots, and anything that knows what is being measured.
+Absent: plots, and anything that knows what is being measured or how.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from torch import nn
 from training.run import _hardware, _now, _versions, read_metrics, to_json, write_json, write_text
 from training.statistics import Estimate
 from worldmodels.episodes import EpisodeStore, Split
+from worldmodels.video.object_world import ObjectWorldModel
 
 Cell: TypeAlias = Estimate | float | int | str | None
 RESULTS = Path("benchmarks") / "results"
@@ -229,6 +230,12 @@ def weights_sha256(*modules: nn.Module) -> str:
             sha.update(f"{name} {array.dtype} {array.shape}".encode())
             sha.update(array.tobytes())
     return sha.hexdigest()
+
+
+def model_sha256(model: ObjectWorldModel) -> str:
+    """Hash of a world model: its weights, and the settings that change what they predict."""
+    weights = weights_sha256(model.tokenizer, model.dynamics)
+    return sha256_of([weights, model.history_length, model.window_frames, model.top_k])
 
 
 class RowLog:

@@ -13,7 +13,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-console = Console(highlight=False, soft_wrap=True)
+# Where no terminal says how wide it is, tables are not squeezed.
+_WIDE = 160
+console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else _WIDE)
+
+
+def wide_console() -> Console:
+    """For tables with many columns: a terminal that is too narrow breaks their lines instead of their cells."""
+    return Console(highlight=False, width=max(240, console.width))
 
 
 def use_threads(threads: int) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from training.commands.console import console, on_interrupt, show_table, use_threads, writable
+from training.commands.models import load_object_worlds
 
 NAMES = ("pusht-rlvr", "pusht-base")  # the first that is bundled
 
@@ -42,13 +43,10 @@ def demo(
     from training.demonstration import GOAL_ACTIONS, execute, film, make_problems, observer
     from training.pictures import grid, write_gif, write_png
     from training.plan_rows import SEARCH, reader_of
-    from worldmodels.checkpoints import bundled, load
-    from worldmodels.video.object_world import ObjectWorldModel
+    from worldmodels.checkpoints import bundled
 
     name = model or next((name for name in NAMES if name in bundled()), NAMES[0])
-    world_model = load(name)
-    if not isinstance(world_model, ObjectWorldModel):
-        raise ValueError(f"{name!r} is a {type(world_model).__name__}; the demo plans in an ObjectWorldModel")
+    world_model = load_object_worlds([name])[name]
     search = replace(SEARCH, num_samples=samples, num_elites=max(2, samples // 10), iterations=iterations)
     mpc = MPC(
         planner=CEM(search),

@@ -16,14 +16,13 @@ def list_all() -> None:
 
     show_table(
         "Environments (import rlvr_envs; gymnasium.make(ID))",
-        ("id", "world", "ground truth", "steps", "batched"),
+        ("id", "world", "ground truth", "steps"),
         [
             (
                 env_id,
                 str(entry.kwargs.get("world_model", "simulator")),
                 entry.twin or "itself",
                 entry.max_episode_steps or "any",
-                "yes" if entry.vector_entry_point else "no",
             )
             for env_id, entry in ENVS.items()
         ],

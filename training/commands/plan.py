@@ -7,10 +7,10 @@ from typing import Literal
 
 from tyro.conf import Positional
 
-from training.commands.console import console, on_interrupt, use_threads, writable
+from training.commands.console import console, on_interrupt, use_threads, wide_console, writable
+from training.commands.models import PAIRS, load_object_worlds
 
 ALWAYS = ("oracle", "random")  # in the table whatever --models says, and accepted there too
-PAIR = ("pusht-rlvr", "pusht-base")
 
 
 def plan(
@@ -48,18 +48,9 @@ def plan(
     writable(results / "pusht-plan.json")
     from training.data import PushTData
     from training.plan import PlanConfig, plan_table
-    from worldmodels.checkpoints import load
     from worldmodels.episodes import EpisodeStore
-    from worldmodels.video.object_world import ObjectWorldModel
 
-    loaded: dict[str, ObjectWorldModel] = {}
-    for name in models:
-        if name in ALWAYS:
-            continue
-        model = load(name)
-        if not isinstance(model, ObjectWorldModel):
-            raise ValueError(f"{name!r} is a {type(model).__name__}; this table plans in an ObjectWorldModel")
-        loaded[name] = model
+    loaded = load_object_worlds([name for name in models if name not in ALWAYS])
     episodes_of_split = PushTData.load(EpisodeStore(data), split)
     with on_interrupt(f"finished goals are kept in {folder}; run the same command again to go on"):
         report = plan_table(
@@ -67,9 +58,9 @@ def plan(
             episodes_of_split,
             PlanConfig(goals=episodes, seed=seed),
             rows=rows or None,
-            compare=PAIR if set(PAIR) <= set(loaded) else None,
+            compare=PAIRS[0] if set(PAIRS[0]) <= set(loaded) else None,
             folder=folder,
             processes=processes,
         )
-    report.show(console)
+    report.show(wide_console())
     console.print(f"results: {report.write(results)}")

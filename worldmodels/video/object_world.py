@@ -1,6 +1,6 @@
 """A world model of one object and an agent: tokenizer + dynamics behind ``start``, ``step``, ``fork``, ``select``.
 
-Special: a rollout state is a tuple of groups, each with rows of equal window length and one key-value cache; a state never
+Special: a rollout state is a few groups of rows with equal window length, each with one key-value cache; a state never
 changes, and stepping it twice gives the same answer twice. A window of ``window_frames`` frames is filled with cached
 decoding; then it restarts from the last ``history_length`` frames. Draws depend on (seed, step, slot) only.
 
@@ -31,19 +31,50 @@ from worldmodels.video.slots import PROPRIO_SIZE
 
 @dataclass(frozen=True)
 class _Group:
-    """Rows in step: ``tokens (B, T, S)``, ``actions (B, T-1, A)``, cache of T-1 predicted frames (None: not built)."""
+    """Rows whose windows are equally long.
+
+    Attributes:
+        tokens: ``(B, T, S)``.
+        actions: ``(B, T-1, A)``.
+        seeds: ``(B,)`` int64.
+        steps: ``(B,)`` int64, steps since each row's start: the counter of its draws.
+        cache: Keys and values of the T-1 frames after the first.
+    """
 
     tokens: Tensor
     actions: Tensor
     seeds: Tensor
-    step: int
-    cache: KVCache | None
+    steps: Tensor
+    cache: KVCache
 
     def take(self, rows: Tensor) -> _Group:
-        cache = None if self.cache is None else self.cache.select(rows)
-        return replace(
-            self, tokens=self.tokens[rows], actions=self.actions[rows], seeds=self.seeds[rows], cache=cache
+        return _Group(
+            tokens=self.tokens[rows],
+            actions=self.actions[rows],
+            seeds=self.seeds[rows],
+            steps=self.steps[rows],
+            cache=self.cache.select(rows),
         )
+
+    def repeated(self, n: int) -> _Group:
+        return _Group(
+            tokens=self.tokens.repeat_interleave(n, 0),
+            actions=self.actions.repeat_interleave(n, 0),
+            seeds=derive(self.seeds[:, None], torch.arange(n)).flatten(),
+            steps=self.steps.repeat_interleave(n, 0),
+            cache=self.cache.repeat(n),
+        )
+
+
+def _merged(groups: Sequence[_Group]) -> _Group:
+    """One group of rows with equal window length."""
+    return _Group(
+        tokens=torch.cat([group.tokens for group in groups]),
+        actions=torch.cat([group.actions for group in groups]),
+        seeds=torch.cat([group.seeds for group in groups]),
+        steps=torch.cat([group.steps for group in groups]),
+        cache=KVCache.concatenate([group.cache for group in groups]),
+    )
 
 
 @dataclass(frozen=True)
@@ -52,6 +83,24 @@ class ObjectRolloutState:
 
     groups: tuple[_Group, ...]
     order: Tensor
+
+    @classmethod
+    def of(cls, groups: Sequence[_Group], order: Tensor) -> ObjectRolloutState:
+        """A state with at most one group per window length: fewer, larger batches."""
+        lengths = sorted({group.tokens.shape[1] for group in groups})
+        if len(lengths) == len(groups):
+            return cls(tuple(groups), order)
+        starts = np.cumsum([0] + [len(group.seeds) for group in groups])
+        merged, place = [], torch.empty(int(starts[-1]), dtype=torch.int64)
+        filled = 0
+        for length in lengths:
+            members = [i for i, group in enumerate(groups) if group.tokens.shape[1] == length]
+            for i in members:
+                size = len(groups[i].seeds)
+                place[starts[i] : starts[i] + size] = torch.arange(filled, filled + size)
+                filled += size
+            merged.append(groups[members[0]] if len(members) == 1 else _merged([groups[i] for i in members]))
+        return cls(tuple(merged), place[order])
 
     def __len__(self) -> int:
         return len(self.order)
@@ -77,16 +126,7 @@ class ObjectRolloutState:
         """Every row n times, each copy with a derived seed; the first keeps its own."""
         if n < 1:
             raise ValueError(f"cannot fork into {n} copies; give at least 1")
-        groups = tuple(
-            _Group(
-                tokens=group.tokens.repeat_interleave(n, 0),
-                actions=group.actions.repeat_interleave(n, 0),
-                seeds=derive(group.seeds[:, None], torch.arange(n)).flatten(),
-                step=group.step,
-                cache=None if group.cache is None else group.cache.repeat(n),
-            )
-            for group in self.groups
-        )
+        groups = tuple(group.repeated(n) for group in self.groups)
         order = (self.order[:, None] * n + torch.arange(n)).flatten()
         return ObjectRolloutState(groups, order)
 
@@ -101,7 +141,7 @@ class ObjectRolloutState:
     def append(self, other: ObjectRolloutState) -> ObjectRolloutState:
         """The rows of both, these first."""
         placed = sum(len(group.seeds) for group in self.groups)
-        return ObjectRolloutState(self.groups + other.groups, torch.cat([self.order, other.order + placed]))
+        return ObjectRolloutState.of(self.groups + other.groups, torch.cat([self.order, other.order + placed]))
 
 
 class FramePredictions:
@@ -220,8 +260,14 @@ class ObjectWorldModel:
 
     def start_tokens(self, tokens: Tensor, actions: Tensor, seeds: Tensor) -> ObjectRolloutState:
         """Begin from tokens ``(B, T, S)``, the actions ``(B, T-1, A)`` between them, and int64 seeds ``(B,)``."""
-        group = _Group(tokens=tokens, actions=actions, seeds=seeds, step=0, cache=None)
-        return ObjectRolloutState((self._prefilled(group),), torch.arange(len(tokens)))
+        group = _Group(
+            tokens=tokens,
+            actions=actions,
+            seeds=seeds,
+            steps=torch.zeros_like(seeds),
+            cache=self._prefilled(tokens, actions),
+        )
+        return ObjectRolloutState((group,), torch.arange(len(tokens)))
 
     def _checked_actions(self, actions: Any, count: int) -> Tensor:
         array = np.asarray(actions, dtype=np.float32).reshape(-1, *self.action_shape) if count == 0 else np.asarray(
@@ -250,31 +296,30 @@ class ObjectWorldModel:
             start += len(group.seeds)
         drawn, likely = torch.cat(tokens)[state.order], torch.cat(logprobs)[state.order]
         predictions = FramePredictions(self.tokenizer, self.dynamics, drawn, likely)
-        return ObjectRolloutState(tuple(groups), state.order), predictions
+        return ObjectRolloutState.of(groups, state.order), predictions
 
     def pose(self, tokens: Tensor) -> Tensor:
         """Object pose ``(..., 4)`` read from a frame's tokens ``(..., S)``."""
         return self.tokenizer.pose(self.tokenizer.codes(tokens[..., PROPRIO_SIZE:]))
 
     @torch.no_grad()
-    def _prefilled(self, group: _Group) -> _Group:
-        """Build the cache of a group's window: all frames but the first, as if they had been predicted."""
-        B, frames, S = group.tokens.shape
-        room = self.window_frames - 1
-        cache = self.dynamics.llama.new_cache(B, room * S)
+    def _prefilled(self, tokens: Tensor, actions: Tensor) -> KVCache:
+        """The cache of a window: all its frames but the first, as if they had been predicted."""
+        B, frames, S = tokens.shape
+        cache = self.dynamics.llama.new_cache(B, (self.window_frames - 1) * S)
         if frames > 1:
-            embeddings, _ = self.dynamics.window_inputs(group.tokens, group.actions, self.pose(group.tokens))
+            embeddings, _ = self.dynamics.window_inputs(tokens, actions, self.pose(tokens))
             self.dynamics.llama.hidden(None, cache, embeddings=embeddings)
-        return replace(group, cache=cache)
+        return cache
 
     @torch.no_grad()
     def _advance(self, group: _Group, actions: Tensor, temperature: float) -> tuple[_Group, Tensor, Tensor]:
         """Predict one frame: tokens ``(B, S)`` and their log-probabilities."""
         if group.tokens.shape[1] >= self.window_frames:
             keep = self.history_length
-            group = replace(group, tokens=group.tokens[:, -keep:], actions=group.actions[:, group.actions.shape[1] - keep + 1 :])
-            group = self._prefilled(group)
-        assert group.cache is not None
+            kept = group.tokens[:, -keep:]
+            between = group.actions[:, group.actions.shape[1] - keep + 1 :]
+            group = replace(group, tokens=kept, actions=between, cache=self._prefilled(kept, between))
         cache = group.cache.branch()
         previous = group.tokens[:, -1]
         context = self.dynamics.frame_context(previous, actions, self.pose(previous))
@@ -283,7 +328,7 @@ class ObjectWorldModel:
             tokens=torch.cat([group.tokens, tokens[:, None]], 1),
             actions=torch.cat([group.actions, actions[:, None]], 1),
             seeds=group.seeds,
-            step=group.step + 1,
+            steps=group.steps + 1,
             cache=cache,
         )
         return advanced, tokens, logprobs
@@ -293,7 +338,7 @@ class ObjectWorldModel:
     ) -> tuple[Tensor, Tensor]:
         dynamics = self.dynamics
         slots = dynamics.layout.slots
-        draws = uniforms(group.seeds[:, None], group.step, torch.arange(slots))
+        draws = uniforms(group.seeds[:, None], group.steps[:, None], torch.arange(slots))
         tokens: list[Tensor] = []
         logprobs: list[Tensor] = []
         for slot in range(slots):

@@ -1,0 +1,310 @@
+"""The commands of ``rlvr-world`` with tiny settings, through the same entry point as the console script."""
+
+import dataclasses
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from PIL import Image
+
+from training.__main__ import COMMANDS, TRACEBACK_VARIABLE, main
+from training.fit import seeded
+from training.readers import PoseReader, PoseReaderConfig
+from worldmodels.checkpoints import save, tokenizer_config, world_config
+from worldmodels.episodes import EpisodeStore
+from worldmodels.video.global_tokenizer import GlobalTokenizer, GlobalTokenizerConfig
+from worldmodels.video.object_dynamics import ObjectDynamics, ObjectDynamicsConfig
+from worldmodels.video.object_world import ObjectWorldModel
+from worldmodels.video.slots import SlotLayout
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """A world model with random weights in the format of the bundled ones."""
+    tokenizer = seeded(lambda: GlobalTokenizer(GlobalTokenizerConfig()), 0)
+    sizes = ObjectDynamicsConfig(hidden_size=32, layers=1, intermediate_size=64, stem_width=32)
+    dynamics = seeded(lambda: ObjectDynamics(sizes, SlotLayout()), 1)
+    config = world_config(ObjectWorldModel(tokenizer, dynamics), tokenizer="tokenizer", protocol={})
+    folder = save(tmp_path_factory.mktemp("models") / "tiny", dynamics, config, card="# Tiny\n")
+    save(folder / "tokenizer", tokenizer, tokenizer_config(tokenizer), card="# Tiny tokenizer\n")
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """128 collected episodes."""
+    folder = tmp_path_factory.mktemp("data") / "pusht"
+    main(["collect", "pusht", "--episodes", "128", "--folder", str(folder), "--processes", "1"])
+    return folder
+
+
+def run(capsys, *arguments):
+    """Exit status, standard output and standard error of a command."""
+    status = 0
+    try:
+        main([str(argument) for argument in arguments])
+    except SystemExit as stop:
+        status = stop.code
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def refused(capsys, *arguments):
+    """The one line that a command with bad input prints."""
+    status, _, error = run(capsys, *arguments)
+    assert status == 2
+    lines = [line for line in error.splitlines() if line.startswith("rlvr-world: ")]
+    assert len(lines) == 1
+    assert "Traceback" not in error
+    return lines[0]
+
+
+def start(*arguments, **options):
+    return subprocess.Popen(
+        [sys.executable, "-m", "training", *map(str, arguments)], text=True, stderr=subprocess.PIPE, **options
+    )
+
+
+def test_help_is_quick_and_lists_the_commands():
+    seconds = []
+    for _ in range(3):  # the best of three: other processes share the machine
+        began = time.perf_counter()
+        process = start("--help", stdout=subprocess.PIPE)
+        text, _ = process.communicate()
+        seconds.append(time.perf_counter() - began)
+    assert process.returncode == 0
+    assert re.findall(r"• (\w+)", text) == list(COMMANDS)
+    assert set(COMMANDS) >= {"demo", "list", "play", "collect", "train", "plan", "evaluate"}
+    assert min(seconds) < 1
+
+
+def test_commands_are_imported_without_torch_or_simulators():
+    heavy = "{'torch', 'pymunk', 'pygame', 'cv2', 'gymnasium', 'transformers'}"
+    code = f"import sys, training.__main__; assert not {heavy} & set(sys.modules), {heavy} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_list(capsys):
+    status, out, _ = run(capsys, "list")
+    assert status == 0
+    for name in ("RLVRWorld/PushT-v0", "RLVRWorld/PushT-Sim-v0", "pusht-base", "pusht-rlvr", "pusht-reader"):
+        assert name in out
+
+
+def test_collect_reports_and_continues(capsys, tmp_path):
+    folder = tmp_path / "pusht"
+    arguments = ["collect", "pusht", "--folder", folder, "--processes", "1", "--episodes"]
+    status, out, _ = run(capsys, *arguments, 1)
+    assert status == 0
+    assert f"data: {folder} (128 episodes" in out
+    assert re.search(r"push +│ +128 │ +[1-9]\d*%", out)  # the first block of the mix is scripted pushing
+    sizes = {name: int(n) for name, n in re.findall(r"(train|validation|test) +│ +(\d+)", out)}
+    assert sum(sizes.values()) == 128
+    first = EpisodeStore(folder).digest()
+    run(capsys, *arguments, 128)
+    assert EpisodeStore(folder).digest() == first  # nothing was added or changed
+    run(capsys, *arguments, 129)
+    assert len(EpisodeStore(folder)) == 256
+
+
+@pytest.mark.slow
+def test_an_interrupted_collection_says_how_to_go_on(tmp_path):
+    folder = tmp_path / "pusht"
+    process = start("collect", "pusht", "--folder", folder, "--processes", 1, "--episodes", 100_000)
+    deadline = time.monotonic() + 60
+    while not (folder / "index.jsonl").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    last = error.strip().splitlines()[-1]
+    assert last == f"rlvr-world: finished blocks are kept in {folder}; run the same command again to go on"
+    assert "Traceback" not in error
+    assert len(EpisodeStore(folder)) % 128 == 0
+
+
+@pytest.mark.parametrize("policy", ["zero", "random", "expert-replay"])
+def test_play_the_simulator(capsys, tmp_path, policy):
+    status, out, _ = run(
+        capsys, "play", "RLVRWorld/PushT-Sim-v0", "--policy", policy, "--gif", tmp_path / "new" / "a.gif"
+    )
+    assert status == 0
+    assert f"film: {tmp_path / 'new' / 'a.gif'}" in out
+    film = Image.open(tmp_path / "new" / "a.gif")
+    assert film.n_frames > 1
+    panels = film.convert("RGB").width
+    if policy == "expert-replay":  # by construction: the goal is where these actions lead
+        assert re.search(r"step \d+", out)
+    else:
+        assert panels > 200
+
+
+def test_play_shows_the_dream_beside_the_truth(capsys, tmp_path, checkpoint):
+    widths = {}
+    for env_id, more in (("RLVRWorld/PushT-Sim-v0", ()), ("RLVRWorld/PushT-v0", ("--model", checkpoint))):
+        gif = tmp_path / "play.gif"
+        status, out, _ = run(capsys, "play", env_id, "--gif", gif, "--episodes", 2, *more)
+        assert status == 0
+        assert len(re.findall(r"│ +20 │", out)) == 2  # both episodes, whole
+        widths[env_id] = Image.open(gif).width
+    truth, dream = widths.values()
+    assert dream > truth  # one panel more
+
+
+def test_play_is_a_function_of_the_seed(capsys, tmp_path, checkpoint):
+    films = []
+    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
+        gif = tmp_path / f"{name}.gif"
+        run(capsys, "play", "RLVRWorld/PushT-v0", "--gif", gif, "--model", checkpoint, "--seed", seed)
+        films.append(gif.read_bytes())
+    assert films[0] == films[1] != films[2]
+
+
+def test_demo(capsys, tmp_path, checkpoint):
+    status, out, error = run(
+        capsys,
+        *("demo", "--folder", tmp_path / "demo", "--model", checkpoint),
+        *("--problems", 2, "--samples", 8, "--iterations", 2),
+    )
+    assert status == 0
+    assert re.search(r"tiny: \d of 2 goals reached", out)
+    assert "action/s" in error  # the progress bar's rate
+    with (
+        Image.open(tmp_path / "demo" / "demo.gif") as film,
+        Image.open(tmp_path / "demo" / "demo.png") as strip,
+    ):
+        assert 2 <= film.n_frames <= 11
+        assert strip.width > strip.height
+
+
+def test_plan(capsys, tmp_path, checkpoint, data):
+    arguments = (
+        *(
+            "plan",
+            "pusht",
+            "--models",
+            checkpoint,
+            "oracle",
+            "random",
+            "--data",
+            data,
+            "--split",
+            "validation",
+        ),
+        *("--episodes", 1, "--processes", 1, "--rows", "random policy", "stay"),
+        *("--folder", tmp_path / "run", "--results", tmp_path / "results"),
+    )
+    status, out, _ = run(capsys, *arguments)
+    assert status == 0
+    assert "random policy" in out
+    assert f"results: {tmp_path / 'results' / 'pusht-plan.json'}" in out
+    assert (tmp_path / "results" / "pusht-plan.json").exists()
+
+
+@pytest.mark.slow
+def test_evaluate(capsys, tmp_path, checkpoint, data):
+    sizes = PoseReaderConfig(width=8, hidden=16)
+    reader = save(
+        tmp_path / "reader",
+        seeded(lambda: PoseReader(sizes), 2),
+        {"kind": "pose_reader", "reader": dataclasses.asdict(sizes)},
+        card="# Tiny reader\n",
+    )
+    arguments = (
+        *("evaluate", "pusht", "--models", checkpoint, "--data", data, "--split", "validation"),
+        *(
+            "--reader",
+            reader,
+            "--windows",
+            4,
+            "--folder",
+            tmp_path / "run",
+            "--results",
+            tmp_path / "results",
+        ),
+    )
+    status, out, _ = run(capsys, *arguments)
+    assert status == 0
+    assert "copy last frame" in out
+    assert f"results: {tmp_path / 'results' / 'pusht-prediction.json'}" in out
+    assert (tmp_path / "results" / "pusht-prediction.json").exists()
+
+
+@pytest.mark.slow
+def test_train_stops_at_an_existing_run_and_resumes(capsys, tmp_path, data):
+    arguments = ("train", "pusht-reader", "--data", data, "--folder", tmp_path / "reader", "--steps", 2)
+    status, out, _ = run(capsys, *arguments)
+    assert status == 0
+    assert f"model: {tmp_path / 'reader' / 'model'}" in out
+    assert "already holds a run" in refused(capsys, *arguments)
+    status, _, _ = run(capsys, *arguments, "--resume")
+    assert status == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("play", "RLVRWorld/PushT-v1"),
+            "no environment 'RLVRWorld/PushT-v1'.*did you mean 'RLVRWorld/PushT-v0'",
+        ),
+        (("play", "RLVRWorld/PushT-Sim-v0", "--model", "x"), "is a simulator and has no world model"),
+        (("play", "RLVRWorld/PushT-v0", "--model", "pusht-bse"), "no checkpoint 'pusht-bse'"),
+        (("play", "RLVRWorld/PushT-Sim-v0", "--episodes", 0), "--episodes is 0; it must be at least 1"),
+        (("collect", "pusht", "--episodes", 0), "--episodes is 0; it must be at least 1"),
+        (("collect", "pusht", "--threads", 0), "--threads is 0; it must be at least 1"),
+        (("train", "pusht-rl"), "no recipe 'pusht-rl'.*did you mean 'pusht-rlvr'"),
+        (("train", "pusht-base", "--steps", -1), "--steps is -1; it must be at least 1"),
+        (("train", "pusht-reader", "--data", "/no/such/folder"), "no episodes in /no/such/folder.*collect"),
+        (("plan", "pusht", "--models", "nothing-here"), "no checkpoint 'nothing-here'"),
+        (("evaluate", "pusht", "--windows", 0), "--windows is 0; it must be at least 1"),
+        (("evaluate", "pusht", "--models", "nothing-here"), "no checkpoint 'nothing-here'"),
+        (("demo", "--model", "/no/such/model"), "no checkpoint '/no/such/model'"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(capsys, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    assert re.search(message, refused(capsys, *arguments))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("play", "RLVRWorld/PushT-Sim-v0", "--gif"),
+        ("demo", "--folder"),
+        ("collect", "pusht", "--folder"),
+        ("plan", "pusht", "--results"),
+        ("evaluate", "pusht", "--results"),
+        ("train", "pusht-reader", "--data", "{data}", "--folder"),
+    ],
+)
+def test_an_unwritable_place_is_named(capsys, tmp_path, monkeypatch, data, arguments):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("not a folder")
+    place = tmp_path / "file" / "inside"
+    line = refused(capsys, *(str(a).format(data=data) for a in arguments), place)
+    assert str(place.parent) in line
+    assert re.search("cannot write", line)
+
+
+def test_an_unknown_command_is_refused(capsys):
+    status, _, error = run(capsys, "dance")
+    assert status == 2
+    assert "dance" in error
+
+
+def test_the_traceback_can_be_asked_for(monkeypatch):
+    monkeypatch.setenv(TRACEBACK_VARIABLE, "1")
+    with pytest.raises(ValueError, match="no recipe"):
+        main(["train", "nothing"])
+
+
+def test_one_thread_is_passed_on(capsys, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    refused(capsys, "train", "nothing")
+    assert os.environ["OMP_NUM_THREADS"] == "1"

@@ -1,0 +1,33 @@
+"""The world models that tables compare, and which of them are tested against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from worldmodels.video.object_world import ObjectWorldModel
+
+# The hoped-for better one first.
+PAIRS = (("pusht-rlvr", "pusht-base"), ("pusht-rlvr", "pusht-more-mle"))
+
+
+def load_object_worlds(names: Sequence[str]) -> dict[str, ObjectWorldModel]:
+    """World models by the names they were asked for.
+
+    Raises:
+        FileNotFoundError: Nothing of that name.
+        ValueError: Another kind of model.
+    """
+    from worldmodels.checkpoints import load
+    from worldmodels.video.object_world import ObjectWorldModel
+
+    loaded: dict[str, ObjectWorldModel] = {}
+    for name in names:
+        model = load(name)
+        if not isinstance(model, ObjectWorldModel):
+            raise ValueError(
+                f"{name!r} is a {type(model).__name__}; this command works on an ObjectWorldModel"
+            )
+        loaded[name] = model
+    return loaded
