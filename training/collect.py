@@ -1,12 +1,12 @@
 """Makes PushT episodes with the true simulator: pushes, noise, and an expert that plans with it.
 
-Special: the only training file that knows simulators. Episodes are made in blocks of 128, each block a pure function of
-(seed, block number), so the data does not depend on the number of processes, and an interrupted collection continues
-where it stopped.
+Special: the only training file that knows simulators. Episodes are made in blocks of 128, each block a pure
+function of (seed, block number), so the data does not depend on the number of processes, and an interrupted
+collection continues where it stopped.
 
-The mix (of blocks): 80 % scripted pushes, 10 % goal-reaching expert, 5 % Gaussian actions, 5 % Gaussian actions held for
-5 steps. Models trained on expert data plan far better than those trained on random interaction; models trained on
-nothing but success do not know failure.
+The mix (of blocks): 80 % scripted pushes, 10 % goal-reaching expert, 5 % Gaussian actions, 5 % Gaussian
+actions held for 5 steps. Models trained on expert data plan far better than those trained on random
+interaction; models trained on nothing but success do not know failure.
 """
 
 from __future__ import annotations
@@ -76,9 +76,7 @@ def collect(folder: str | Path, config: CollectConfig, *, kinds: Sequence[Kind] 
     return EpisodeStore(folder)
 
 
-def _run(
-    tasks: Sequence[tuple[CollectConfig, int, Kind]], processes: int
-) -> Iterator[list[Episode]]:
+def _run(tasks: Sequence[tuple[CollectConfig, int, Kind]], processes: int) -> Iterator[list[Episode]]:
     if processes <= 1 or len(tasks) <= 1:
         yield from map(_collect_block, tasks)
         return
@@ -114,9 +112,7 @@ def _collect_block(task: tuple[CollectConfig, int, Kind]) -> list[Episode]:
     return _to_episodes(config, block, np.stack(states, axis=1), np.stack(actions, axis=1))
 
 
-def _to_episodes(
-    config: CollectConfig, block: int, states: FloatArray, actions: FloatArray
-) -> list[Episode]:
+def _to_episodes(config: CollectConfig, block: int, states: FloatArray, actions: FloatArray) -> list[Episode]:
     """Cut to every ``frame_skip``-th state, join that many actions to one, draw."""
     drawing = PushTDrawing(size=config.image_size)
     kept = states[:, :: config.frame_skip]

@@ -1,7 +1,8 @@
 """PushT episodes as the tensors that training needs.
 
-Special: frames stay memory-mapped uint8 and only a batch of them is ever a float; states, which label poses, are small
-enough for memory. Labels are used in training and in metrics, never by a released model at run time.
+Special: frames stay memory-mapped uint8 and only a batch of them is ever a float; states, which label poses,
+are small enough for memory. Labels are used in training and in metrics, never by a released model at run
+time.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Plans a few PushT goals in a world model, executes them in the simulator, and shows truth and dream side by side.
+"""Plans a few PushT goals in a world model, executes them in the simulator, and shows truth and dream side by
+side.
 
-Special: needs nothing but the package: starts and goals are made by the simulator from a seed. The planner gets frames
-and what the agent feels, also of the goal, looks again after every planned action (half a second), and never asks the
-simulator what would happen. For the film the world model then dreams all executed actions in one go, from the first
-frame on.
+Special: needs nothing but the package: starts and goals are made by the simulator from a seed. The planner
+gets frames and what the agent feels, also of the goal, looks again after every planned action (half a
+second), and never asks the simulator what would happen. For the film the world model then dreams all executed
+actions in one go, from the first frame on.
 
 Absent: statistics; ``training.plan`` has the table with many goals and its trivial and oracle rows.
 """

@@ -1,9 +1,10 @@
 """The prediction table: how close predicted frames are to recorded ones, one and seven steps ahead.
 
-Special: *the metric in a table is the reward function* (``training.rewards.frames``), applied to what an environment
-would return, 8-bit frames. Beside it stands a measure that no reward contains: where the block is in the decoded frame,
-read by an independent pose reader, and apart for cases in which it moved. Windows are computed in fixed blocks, so the
-numbers depend on nothing but protocol, weights and data; finished blocks are kept, and a repeated call skips them.
+Special: *the metric in a table is the reward function* (``training.rewards.frames``), applied to what an
+environment would return, 8-bit frames. Beside it stands a measure that no reward contains: where the block is
+in the decoded frame, read by an independent pose reader, and apart for cases in which it moved. Windows are
+computed in fixed blocks, so the numbers depend on nothing but protocol, weights and data; finished blocks are
+kept, and a repeated call skips them.
 
 Absent: choosing checkpoints. Give the test split once, at the end.
 """

@@ -1,7 +1,7 @@
 """The tables of the prediction report, made from measured rows.
 
-Special: every number comes with a 95 % bootstrap interval over episodes, and two models are compared window by window
-on every metric, rewarded or not, with a plain verdict.
+Special: every number comes with a 95 % bootstrap interval over episodes, and two models are compared window
+by window on every metric, rewarded or not, with a plain verdict.
 
 Absent: computing predictions (``training.evaluate``).
 """

@@ -1,7 +1,7 @@
 """A goal-reaching PushT expert: plans with the true simulator, many worlds at once.
 
-Special: a small search (one held action per five steps, few samples) is enough to behave on purpose; it is meant to make
-training data, not to be the oracle row of a table (``evaluate`` has that one).
+Special: a small search (one held action per five steps, few samples) is enough to behave on purpose; it is
+meant to make training data, not to be the oracle row of a table (``evaluate`` has that one).
 """
 
 from __future__ import annotations
@@ -10,7 +10,12 @@ import numpy as np
 import torch
 
 from planners.cem import CEM, CEMConfig
-from rlvr_envs.simulators.pusht import ANGLE_TOLERANCE_RAD, POSITION_TOLERANCE_PX, FloatArray, angle_difference
+from rlvr_envs.simulators.pusht import (
+    ANGLE_TOLERANCE_RAD,
+    POSITION_TOLERANCE_PX,
+    FloatArray,
+    angle_difference,
+)
 from rlvr_envs.simulators.pusht_batch import PushTBatch
 from rlvr_envs.simulators.pusht_policies import clearance
 

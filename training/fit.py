@@ -1,7 +1,8 @@
 """Supervised training of one module: AdamW, warm-up, hold, decay, checkpoints, exact resume.
 
-Special: the batch of a step is a function of (seed, step) alone, so a resumed run sees the data that an uninterrupted one
-would have seen, and no generator has to be saved. Tokenizers, pose readers and maximum likelihood all use this loop.
+Special: the batch of a step is a function of (seed, step) alone, so a resumed run sees the data that an
+uninterrupted one would have seen, and no generator has to be saved. Tokenizers, pose readers and maximum
+likelihood all use this loop.
 
 Absent: early stopping and test data. ``evaluate`` reads validation data and is logged, nothing more.
 """
@@ -55,7 +56,9 @@ class FitConfig:
 def seeded(build: Callable[[], nn.Module], seed: int) -> Any:
     """Build a module whose initial weights are a function of ``seed``; torch's global generator is left as it was."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)  # inside the fork only: torch's layers draw their weights from the global generator
+        torch.manual_seed(
+            seed
+        )  # inside the fork only: torch's layers draw their weights from the global generator
         return build()
 
 
@@ -96,9 +99,9 @@ def fit(
     adam = optimiser(model.parameters(), config)
     first = 0
     if (loaded := run.load()) is not None:
-        first, snapshot = loaded
-        model.load_state_dict(snapshot.tensors["model"])
-        restore_optimiser(adam, snapshot.tensors["optimiser"], snapshot.state["optimiser"])
+        first, kept = loaded
+        model.load_state_dict(kept.tensors["model"])
+        restore_optimiser(adam, kept.tensors["optimiser"], kept.state["optimiser"])
     pending: list[Mapping[str, float | Tensor]] = []
     started = time.perf_counter()
 
@@ -120,7 +123,9 @@ def fit(
         pending.append({"loss": value.detach(), "grad_norm": norm.detach(), **numbers})
         line: dict[str, Any] = {}
         if (step + 1) % config.log_every == 0 or step + 1 == config.steps:
-            line = {key: float(np.mean([float(row[key]) for row in pending if key in row])) for key in pending[-1]}
+            line = {
+                key: float(np.mean([float(row[key]) for row in pending if key in row])) for key in pending[-1]
+            }
             line |= {"learning_rate": rate, "seconds": time.perf_counter() - started}
             pending, started = [], time.perf_counter()
         if evaluate is not None and ((step + 1) % config.evaluate_every == 0 or step + 1 == config.steps):

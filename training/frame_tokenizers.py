@@ -1,7 +1,8 @@
 """Trains the per-frame FSQ tokenizer: L1 + perceptual + adversarial, as the released RT-1 tokenizers were.
 
-Special: two optimisers in one resumable step; the discriminator joins at a fixed step (Appendix of the paper: weights 1, 1,
-0.1, from step 10,000 on, AdamW 5e-4, batch 16). The batch of a step is a function of (seed, step).
+Special: two optimisers in one resumable step; the discriminator joins at a fixed step (Appendix of the paper:
+weights 1, 1, 0.1, from step 10,000 on, AdamW 5e-4, batch 16). The batch of a step is a function of (seed,
+step).
 
 Absent: the compressive tokenizer.
 """
@@ -42,7 +43,9 @@ class FrameTokenizerRecipe:
 
     tokenizer: FrameTokenizerConfig = field(default_factory=FrameTokenizerConfig)
     fit: FitConfig = field(
-        default_factory=lambda: FitConfig(steps=500_000, learning_rate=5e-4, decay_from=1.0, warmup_steps=1000)
+        default_factory=lambda: FitConfig(
+            steps=500_000, learning_rate=5e-4, decay_from=1.0, warmup_steps=1000
+        )
     )
     batch: int = 16
     l1_weight: float = 1.0
@@ -134,7 +137,9 @@ def train_frame_tokenizer(
             loss = discriminator_loss(judge(target), judge(decoded.detach()))
             update("judge", loss, step)
             line["discriminator"] = float(loss)
-        if evaluate is not None and ((step + 1) % recipe.fit.evaluate_every == 0 or step + 1 == recipe.fit.steps):
+        if evaluate is not None and (
+            (step + 1) % recipe.fit.evaluate_every == 0 or step + 1 == recipe.fit.steps
+        ):
             model.eval()
             with torch.no_grad():
                 line |= {f"validation/{key}": value for key, value in evaluate(model).items()}

@@ -1,9 +1,10 @@
 """PushT goals cut from recorded episodes, and how a try at one of them is executed and judged.
 
-Special: the recorded actions were made in a batch of worlds, where contact runs differ in the last digits, so the goal
-is what *one* world reaches when it replays them from the start state; the goal can therefore be reached. Success is
-asked after every environment step and sticks; a problem that succeeded acts no more (zero actions, which brake) but its
-world goes on until the budget is spent, so that "still there at the end" can be told too.
+Special: the recorded actions were made in a batch of worlds, where contact runs differ in the last digits, so
+the goal is what *one* world reaches when it replays them from the start state; the goal can therefore be
+reached. Success is asked after every environment step and sticks; a problem that succeeded acts no more (zero
+actions, which brake) but its world goes on until the budget is spent, so that "still there at the end" can be
+told too.
 
 Absent: planners. Whatever acts gets observations and hands in actions.
 """

@@ -1,8 +1,8 @@
 """Maximum likelihood of the dynamics: next tokens of every frame of a window, plus two regressions for the stem.
 
-Special: episodes are tokenised once; training then touches no picture. The gates of the project are measured here on
-validation episodes: loss on tokens that change, and the gap when actions are shuffled between episodes (a model that
-ignores actions has none).
+Special: episodes are tokenised once; training then touches no picture. The gates of the project are measured
+here on validation episodes: loss on tokens that change, and the gap when actions are shuffled between
+episodes (a model that ignores actions has none).
 """
 
 from __future__ import annotations
@@ -102,7 +102,9 @@ def _encode_all(tokenizer: GlobalTokenizer, data: PushTData) -> Tensor:
 
     chunks = [data.ids[i : i + 16] for i in range(0, len(data), 16)]
     with ThreadPoolExecutor(2) as pool:
-        return torch.cat(list(tqdm(pool.map(encode, chunks), total=len(chunks), desc="tokenise", disable=None)))
+        return torch.cat(
+            list(tqdm(pool.map(encode, chunks), total=len(chunks), desc="tokenise", disable=None))
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,9 +126,7 @@ class MLERecipe:
     code_weight: float = 0.1
 
 
-def token_losses(
-    dynamics: ObjectDynamics, hidden: Tensor, context: FrameContext, tokens: Tensor
-) -> Tensor:
+def token_losses(dynamics: ObjectDynamics, hidden: Tensor, context: FrameContext, tokens: Tensor) -> Tensor:
     """Negative log-likelihoods ``(B, T, S)`` of the tokens ``(B, T+1, S)`` after the first frame."""
     B, T = hidden.shape[:2]
     losses = []
@@ -140,12 +140,20 @@ def token_losses(
 
 
 def train_mle(
-    run: Run, dynamics: ObjectDynamics, train: TokenData, validation: TokenData, recipe: MLERecipe, *, seed: int
+    run: Run,
+    dynamics: ObjectDynamics,
+    train: TokenData,
+    validation: TokenData,
+    recipe: MLERecipe,
+    *,
+    seed: int,
 ) -> None:
     """Train ``dynamics`` in place; an interrupted run goes on from its newest checkpoint."""
     length, window = train.tokens.shape[1], recipe.window_frames
     layout = dynamics.layout
-    scale = torch.tensor([1 / layout.reach_px] * 2 + [1 / layout.speed_px] * 2 + [1 / layout.reach_px] * 2 + [1.0] * 2)
+    scale = torch.tensor(
+        [1 / layout.reach_px] * 2 + [1 / layout.speed_px] * 2 + [1 / layout.reach_px] * 2 + [1.0] * 2
+    )
 
     def loss(step: int, generator: np.random.Generator) -> tuple[Tensor, dict[str, float | Tensor]]:
         episodes = torch.from_numpy(generator.integers(0, len(train), recipe.batch))
@@ -156,13 +164,15 @@ def train_mle(
         hidden, context = dynamics(tokens, train.actions[rows, times[:, :-1]], poses)
         losses = token_losses(dynamics, hidden, context, tokens)
         total = losses.mean()
-        numbers = {
+        numbers: dict[str, float | Tensor] = {
             "proprio_nll": losses[..., :PROPRIO_SIZE].detach().mean(),
             "code_nll": losses[..., PROPRIO_SIZE:].detach().mean(),
         }
         if context.motion is not None:
             truth = torch.cat([train.proprio[rows, times], train.true_poses[rows, times]], -1)[:, 1:]
-            motion = F.smooth_l1_loss(context.motion.unflatten(0, truth.shape[:2]) * scale, truth * scale, beta=0.05)
+            motion = F.smooth_l1_loss(
+                context.motion.unflatten(0, truth.shape[:2]) * scale, truth * scale, beta=0.05
+            )
             digits = layout.code_digits_of(tokens[..., PROPRIO_SIZE:]).float()
             middle = layout.code_middle
             codes = ((dynamics.stem.code_means(poses) - digits) / middle).square().mean()
@@ -177,7 +187,9 @@ def train_mle(
 
 
 @torch.no_grad()
-def gates(dynamics: ObjectDynamics, data: TokenData, *, window_frames: int, limit: int = 256) -> dict[str, float]:
+def gates(
+    dynamics: ObjectDynamics, data: TokenData, *, window_frames: int, limit: int = 256
+) -> dict[str, float]:
     """Validation likelihoods: all codes, codes that change, and with actions of another episode."""
     tokens = data.tokens[:limit, :window_frames]
     actions = data.actions[:limit, : window_frames - 1]

@@ -1,9 +1,9 @@
 """The planning table: plan in the dream, execute in the truth, count successes on a fixed list of goals.
 
-Special: every problem is a run of its own, with a seed that depends on the problem alone and with model calls of one
-size, so a score cannot move with the number of goals, processes or what else is in the table. Rows are selected by
-name, finished problems are kept in a run folder, and a repeated call computes only what is missing. The true simulator
-executes and judges; only the oracle's rows plan with it.
+Special: every problem is a run of its own, with a seed that depends on the problem alone and with model calls
+of one size, so a score cannot move with the number of goals, processes or what else is in the table. Rows are
+selected by name, finished problems are kept in a run folder, and a repeated call computes only what is
+missing. The true simulator executes and judges; only the oracle's rows plan with it.
 
 Absent: training, and any choice that looks at the results.
 """

@@ -1,9 +1,9 @@
 """The rows of the planning table: who acts, in which model it plans, and what it knows of start and goal.
 
-Special: one frozen ``PlanRow`` says everything about a row, so it can be hashed, sent to another process and listed.
-The diagnosis rows swap the truth in for one part at a time: "poses read by" a model is the true dynamics with the
-model's eyes, "true goal" is the learned dynamics with the goal's true state, "larger search" leaves only the model and
-the cost to blame.
+Special: one frozen ``PlanRow`` says everything about a row, so it can be hashed, sent to another process and
+listed. The diagnosis rows swap the truth in for one part at a time: "poses read by" a model is the true
+dynamics with the model's eyes, "true goal" is the learned dynamics with the goal's true state, "larger
+search" leaves only the model and the cost to blame.
 
 Absent: how goals are chosen and judged (``training.goals``) and the table (``training.plan``).
 """

@@ -1,14 +1,15 @@
 """GRPO on decoded PushT frames: the three callables that tie the generic loop to the object world model.
 
-Special: the reward looks at *frames* (and proprioception), through a frozen tokenizer, and compares with the recorded next
-observations; nothing about poses or simulator states enters it. Sampling is the rollout that environments and planners
-use; log-probabilities are recomputed by teacher forcing.
+Special: the reward looks at *frames* (and proprioception), through a frozen tokenizer, and compares with the
+recorded next observations; nothing about poses or simulator states enters it. Sampling is the rollout that
+environments and planners use; log-probabilities are recomputed by teacher forcing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -45,11 +46,13 @@ class RLVRRecipe:
         )
     )
     reward: FrameRewardConfig = field(
-        default_factory=lambda: FrameRewardConfig(mae=1.0, lpips=1.0, proprio=1.0, proprio_scale=PROPRIO_SCALE)
+        default_factory=lambda: FrameRewardConfig(
+            mae=1.0, lpips=1.0, proprio=1.0, proprio_scale=PROPRIO_SCALE
+        )
     )
     horizon: int = 1
     history: int = 3
-    network: str = "alex"
+    network: Literal["alex", "vgg"] = "alex"
     validation_windows: int = 256
 
 
@@ -82,7 +85,12 @@ class FrameTask:
     """
 
     def __init__(
-        self, model: ObjectWorldModel, frames: PushTData, tokens: TokenData, recipe: RLVRRecipe, perceptual: Perceptual
+        self,
+        model: ObjectWorldModel,
+        frames: PushTData,
+        tokens: TokenData,
+        recipe: RLVRRecipe,
+        perceptual: Perceptual,
     ) -> None:
         self.model, self.frames, self.tokens, self.recipe = model, frames, tokens, recipe
         self.perceptual = perceptual
@@ -96,7 +104,7 @@ class FrameTask:
 
     def sample(
         self,
-        dynamics: ObjectDynamics,
+        model: Any,
         prompts: Sequence[Question],
         *,
         group_size: int,
@@ -106,7 +114,7 @@ class FrameTask:
         """G futures of every question."""
         world = ObjectWorldModel(
             self.model.tokenizer,
-            dynamics,
+            model,
             history_length=self.model.history_length,
             window_frames=self.model.window_frames,
         )
@@ -114,7 +122,9 @@ class FrameTask:
         known = self.recipe.history
         history = self.tokens.tokens[rows, times[:, :known]]
         actions = self.tokens.actions[rows, times[:, :-1]]
-        start = world.start_tokens(history, actions[:, : known - 1], torch.zeros(len(prompts), dtype=torch.int64))
+        start = world.start_tokens(
+            history, actions[:, : known - 1], torch.zeros(len(prompts), dtype=torch.int64)
+        )
         state = start.fork(group_size).reseeded(torch.tensor(list(seeds), dtype=torch.int64))
         tokens, logprobs = [], []
         for step in range(self.recipe.horizon):
@@ -123,7 +133,9 @@ class FrameTask:
             tokens.append(predictions.tokens)
             logprobs.append(predictions.logprobs)
         drawn = torch.cat(tokens, 1)
-        return Rollout(tokens=drawn, logprobs=torch.cat(logprobs, 1), mask=torch.ones_like(drawn, dtype=torch.bool))
+        return Rollout(
+            tokens=drawn, logprobs=torch.cat(logprobs, 1), mask=torch.ones_like(drawn, dtype=torch.bool)
+        )
 
     def score(self, prompts: Sequence[Question], rollout: Rollout) -> tuple[Tensor, dict[str, Tensor]]:
         """Rewards of decoded frames."""
@@ -153,7 +165,7 @@ class FrameTask:
         return rewards[inverse], {name: part[inverse] for name, part in parts.items()}
 
     def logprobs(
-        self, dynamics: ObjectDynamics, prompts: Sequence[Question], rollout: Rollout, *, temperature: float
+        self, model: Any, prompts: Sequence[Question], rollout: Rollout, *, temperature: float
     ) -> Tensor:
         """Teacher-forced log-probabilities ``(R, H * S)``."""
         if temperature != 1.0:
@@ -162,11 +174,11 @@ class FrameTask:
         rows, times = self._window(prompts)
         known, horizon = self.recipe.history, self.recipe.horizon
         history = self.tokens.tokens[rows, times[:, :known]].repeat_interleave(group, 0)
-        answer = rollout.tokens.unflatten(1, (horizon, dynamics.layout.slots))
+        answer = rollout.tokens.unflatten(1, (horizon, model.layout.slots))
         window = torch.cat([history, answer], 1)
         actions = self.tokens.actions[rows, times[:, :-1]].repeat_interleave(group, 0)
-        hidden, context = dynamics(window, actions, self.model.pose(window))
-        losses = token_losses(dynamics, hidden, context, window)
+        hidden, context = model(window, actions, self.model.pose(window))
+        losses = token_losses(model, hidden, context, window)
         return -losses[:, known - 1 :].flatten(1)
 
     @torch.no_grad()
@@ -184,8 +196,10 @@ class FrameTask:
             results |= {f"{name}_{key}": float(value.mean()) for key, value in parts.items()}
             answer = rollout.tokens.unflatten(1, (self.recipe.horizon, -1))[:, -1]
             pose = self.model.pose(answer)
-            truth = self.tokens.true_poses[[q.episode for q in asked], [q.time + self.recipe.horizon - 1 for q in asked]]
-            before = self.tokens.true_poses[[q.episode for q in asked], [q.time - 1 for q in asked]]
+            rows = torch.tensor([q.episode for q in asked])
+            times = torch.tensor([q.time for q in asked])
+            truth = self.tokens.true_poses[rows, times + self.recipe.horizon - 1]
+            before = self.tokens.true_poses[rows, times - 1]
             moved = (truth[:, :2] - before[:, :2]).norm(dim=-1) > 10
             distance = (pose[:, :2] - truth[:, :2]).norm(dim=-1)
             results[f"{name}_block_px"] = float(distance.mean())
@@ -199,7 +213,13 @@ class FrameTask:
 
 
 def train_rlvr(
-    run: Run, model: ObjectWorldModel, train: FrameTask, validation: FrameTask, recipe: RLVRRecipe, *, seed: int
+    run: Run,
+    model: ObjectWorldModel,
+    train: FrameTask,
+    validation: FrameTask,
+    recipe: RLVRRecipe,
+    *,
+    seed: int,
 ) -> None:
     """Post-train ``model.dynamics`` in place; an interrupted run goes on from its newest checkpoint."""
     trainer = GRPOTrainer(

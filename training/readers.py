@@ -1,7 +1,7 @@
 """A pose reader: frame -> agent and block pose, trained on true frames, used to judge decoded ones.
 
-Special: it is a measuring instrument, independent of every tokenizer and world model. Mean squared error and LPIPS
-preferred copying the last frame to better models; where the block *is* in a decoded frame does not lie.
+Special: it is a measuring instrument, independent of every tokenizer and world model. Mean squared error and
+LPIPS preferred copying the last frame to better models; where the block *is* in a decoded frame does not lie.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ class ReaderRecipe:
     batch: int = 48
 
 
-def train_reader(run: Run, train: PushTData, validation: PushTData, recipe: ReaderRecipe, *, seed: int) -> PoseReader:
+def train_reader(
+    run: Run, train: PushTData, validation: PushTData, recipe: ReaderRecipe, *, seed: int
+) -> PoseReader:
     """Train a reader on true frames; ``run.load`` resumes."""
     reader: PoseReader = seeded(lambda: PoseReader(recipe.reader), seed)
     half = recipe.reader.arena_px / 2

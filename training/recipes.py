@@ -1,10 +1,12 @@
-"""Recipes: named training runs. A recipe is a function from a run folder and a data folder to a checkpoint folder.
+"""Recipes: named training runs. A recipe is a function from a run folder and a data folder to a checkpoint
+folder.
 
-Special: a recipe's settings are plain dataclasses built here, in code; the command line only picks a recipe and a few
-overrides. Each ends by writing ``<run folder>/model``, which ``worldmodels.load`` (or a later recipe) takes as it is.
+Special: a recipe's settings are plain dataclasses built here, in code; the command line only picks a recipe
+and a few overrides. Each ends by writing ``<run folder>/model``, which ``worldmodels.load`` (or a later
+recipe) takes as it is.
 
-The chain of the bundled PushT checkpoints: ``pusht-reader`` -> ``pusht-tokenizer`` -> ``pusht-base`` -> ``pusht-rlvr``, with
-``pusht-more-mle`` as the control of the last.
+The chain of the bundled PushT checkpoints: ``pusht-reader`` -> ``pusht-tokenizer`` -> ``pusht-base`` ->
+``pusht-rlvr``, with ``pusht-more-mle`` as the control of the last.
 """
 
 from __future__ import annotations
@@ -22,7 +24,14 @@ from training.fit import FitConfig, seeded
 from training.grpo_loop import GRPOConfig
 from training.mle import MLERecipe, TokenData, gates, tokenise, train_mle
 from training.pusht_rlvr import FrameTask, RLVRRecipe, train_rlvr
-from training.readers import PoseReader, PoseReaderConfig, ReaderRecipe, load_reader, reader_errors, train_reader
+from training.readers import (
+    PoseReader,
+    PoseReaderConfig,
+    ReaderRecipe,
+    load_reader,
+    reader_errors,
+    train_reader,
+)
 from training.run import Run, to_json
 from training.tokenizers import GlobalTokenizerRecipe, tokenizer_errors, train_global_tokenizer
 from worldmodels.checkpoints import load, load_global_tokenizer, save, tokenizer_config, world_config
@@ -86,7 +95,9 @@ TOKENIZER = GlobalTokenizerRecipe(
     fit=FitConfig(steps=4500, learning_rate=1.5e-3, decay_from=0.4, evaluate_every=500),
 )
 DYNAMICS = ObjectDynamicsConfig(layers=3, hidden_size=128, intermediate_size=384)
-BASE = MLERecipe(fit=FitConfig(steps=16_000, learning_rate=2e-3, decay_from=0.4, evaluate_every=1000), batch=32)
+BASE = MLERecipe(
+    fit=FitConfig(steps=16_000, learning_rate=2e-3, decay_from=0.4, evaluate_every=1000), batch=32
+)
 MORE_MLE = MLERecipe(
     fit=FitConfig(steps=4000, learning_rate=3e-4, decay_from=0.2, evaluate_every=500), batch=32
 )
@@ -173,7 +184,9 @@ def pusht_base(job: Job) -> Path:
     run = _run(job, {"dynamics": DYNAMICS, "mle": recipe, "tokenizer": job.tokenizer}, store)
     dynamics: ObjectDynamics = seeded(lambda: ObjectDynamics(DYNAMICS, layout), job.seed)
     train_mle(run, dynamics, train, validation, recipe, seed=job.seed)
-    return _save_world(job, run, ObjectWorldModel(tokenizer, dynamics), validation, started, "PushT base model")
+    return _save_world(
+        job, run, ObjectWorldModel(tokenizer, dynamics), validation, started, "PushT base model"
+    )
 
 
 def pusht_more_mle(job: Job) -> Path:
@@ -197,8 +210,11 @@ def pusht_rlvr(job: Job, recipe: RLVRRecipe = RLVR) -> Path:
     run = _run(job, {"rlvr": recipe, "base": job.base}, store)
     perceptual = Perceptual(recipe.network)
     tasks = [
-        FrameTask(model, PushTData.load(store, split), tokens, recipe, perceptual)
-        for split, tokens in (("train", train), ("validation", validation))
+        FrameTask(model, frames, tokens, recipe, perceptual)
+        for frames, tokens in (
+            (PushTData.load(store, "train"), train),
+            (PushTData.load(store, "validation"), validation),
+        )
     ]
     train_rlvr(run, model, tasks[0], tasks[1], recipe, seed=job.seed)
     return _save_world(job, run, model, validation, started, "PushT RLVR model")
@@ -229,7 +245,10 @@ def _save_world(
     )
     if shipped == "tokenizer":
         save(
-            folder / "tokenizer", model.tokenizer, tokenizer_config(model.tokenizer), card="See the world model.\n"
+            folder / "tokenizer",
+            model.tokenizer,
+            tokenizer_config(model.tokenizer),
+            card="See the world model.\n",
         )
     return folder
 
@@ -242,4 +261,4 @@ RECIPES: dict[str, Recipe] = {
     "pusht-more-mle": Recipe("control of pusht-rlvr: more maximum likelihood", pusht_more_mle),
 }
 
-__all__ = ["DYNAMICS", "RECIPES", "GRPOConfig", "Job", "PoseReaderConfig", "Recipe", "RLVRRecipe"]
+__all__ = ["DYNAMICS", "RECIPES", "GRPOConfig", "Job", "PoseReaderConfig", "RLVRRecipe", "Recipe"]

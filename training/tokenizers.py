@@ -1,8 +1,8 @@
 """Trains the global PushT tokenizer: reconstruction, pose, and still tokens while the object is still.
 
-Special: *swap training*. The tokens of one frame are decoded with the agent of another frame in which the object has the
-same pose, so the agent never gets into the tokens. The encoder starts from a pose reader: through a narrow quantised
-bottleneck, orientation is found very late from scratch.
+Special: *swap training*. The tokens of one frame are decoded with the agent of another frame in which the
+object has the same pose, so the agent never gets into the tokens. The encoder starts from a pose reader:
+through a narrow quantised bottleneck, orientation is found very late from scratch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The cases of the prediction table: short windows of recorded episodes, some frames of history and some to predict.
+"""The cases of the prediction table: short windows of recorded episodes, some frames of history and some to
+predict.
 
-Special: a seeded choice without repetition from all windows of a split; the episode of a window is the unit that a
-bootstrap resamples, because windows of one episode are not independent.
+Special: a seeded choice without repetition from all windows of a split; the episode of a window is the unit
+that a bootstrap resamples, because windows of one episode are not independent.
 
 Absent: models and metrics.
 """

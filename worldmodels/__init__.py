@@ -1,7 +1,7 @@
 """World models: predict the next observation.
 
-``worldmodels.load("pusht-rlvr")`` gives a model behind ``worldmodels.api.WorldModel``. Importing this package is light;
-torch is imported by the first ``load``.
+``worldmodels.load("pusht-rlvr")`` gives a model behind ``worldmodels.api.WorldModel``. Importing this package
+is light; torch is imported by the first ``load``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The contract: the few types that everything in this project passes through.
 
-Special: no torch and nothing of ours is imported here, so environments, planners and tests can talk about world
-models without loading one. A type enters only if two packages use it. Everything is *sequences in, sequences out*:
-one call handles a batch, and a batch of one is not a special case.
+Special: no torch and nothing of ours is imported here, so environments, planners and tests can talk about
+world models without loading one. A type enters only if two packages use it. Everything is *sequences in,
+sequences out*: one call handles a batch, and a batch of one is not a special case.
 
 Absent on purpose: tensors, devices, configuration, registries.
 """

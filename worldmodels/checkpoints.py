@@ -1,8 +1,9 @@
-"""Checkpoints: a folder with ``config.json``, ``model.safetensors`` and ``card.md``, loaded by name, path or hub id.
+"""Checkpoints: a folder with ``config.json``, ``model.safetensors`` and ``card.md``, loaded by name, path or hub
+id.
 
-Special: nothing is ever unpickled; every key and shape must match; weights may be stored in float16 and are computed with
-in float32. A world model's config names its tokenizer, so one name loads everything, and holds the protocol (history,
-frame skip, image size, units) that environments compare with their own.
+Special: nothing is ever unpickled; every key and shape must match; weights may be stored in float16 and are
+computed with in float32. A world model's config names its tokenizer, so one name loads everything, and holds
+the protocol (history, frame skip, image size, units) that environments compare with their own.
 
 Absent: training state, which lives in run folders.
 """
@@ -52,7 +53,9 @@ def find(name: str | Path) -> Path:
     if (ASSETS / str(name) / _CONFIG).exists():
         return ASSETS / str(name)
     if path.exists():
-        raise FileNotFoundError(f"{path} has no {_CONFIG}; a checkpoint folder holds {_CONFIG} and {_WEIGHTS}")
+        raise FileNotFoundError(
+            f"{path} has no {_CONFIG}; a checkpoint folder holds {_CONFIG} and {_WEIGHTS}"
+        )
     known = bundled()
     close = difflib.get_close_matches(str(name), known, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
@@ -67,8 +70,8 @@ def find(name: str | Path) -> Path:
         return Path(snapshot_download(str(name), allow_patterns=["*.json", "*.safetensors", "*.md"]))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise FileNotFoundError(
-            f"cannot fetch {str(name)!r} from the model hub ({type(error).__name__}); check the name and the network, or "
-            f"give a local folder. Bundled: {', '.join(known)}{hint}"
+            f"cannot fetch {str(name)!r} from the model hub ({type(error).__name__}); check the name and the "
+            f"network, or give a local folder. Bundled: {', '.join(known)}{hint}"
         ) from error
 
 
@@ -84,8 +87,8 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{folder / _CONFIG} cannot be read: {error}") from error
     if config.get("format") != _FORMAT or "kind" not in config:
         raise ValueError(
-            f"{folder / _CONFIG} has format {config.get('format')!r} and kind {config.get('kind')!r}; expected format {_FORMAT}"
-            f" and one of {', '.join(_LOADERS)}"
+            f"{folder / _CONFIG} has format {config.get('format')!r} and kind {config.get('kind')!r}; "
+            f"expected format {_FORMAT} and one of {', '.join(_LOADERS)}"
         )
     return config
 
@@ -194,9 +197,7 @@ def tokenizer_config(tokenizer: GlobalTokenizer) -> dict[str, Any]:
     return {"kind": "global_tokenizer", "tokenizer": dataclasses.asdict(tokenizer.config)}
 
 
-def world_config(
-    model: ObjectWorldModel, *, tokenizer: str, protocol: Mapping[str, Any]
-) -> dict[str, Any]:
+def world_config(model: ObjectWorldModel, *, tokenizer: str, protocol: Mapping[str, Any]) -> dict[str, Any]:
     """What ``save`` needs to know of an object world model; ``tokenizer`` is the name or path of its tokenizer."""
     return {
         "kind": "object_world",
@@ -213,7 +214,10 @@ def _load_object_world(folder: Path, config: dict[str, Any]) -> ObjectWorldModel
     beside = folder / str(config["tokenizer"])
     tokenizer = load_global_tokenizer(beside if beside.exists() else config["tokenizer"])
     layout = SlotLayout(**{**config["layout"], "code_levels": tuple(config["layout"]["code_levels"])})
-    if (layout.num_codes, layout.code_levels) != (tokenizer.config.num_tokens, tuple(tokenizer.config.levels)):
+    if (layout.num_codes, layout.code_levels) != (
+        tokenizer.config.num_tokens,
+        tuple(tokenizer.config.levels),
+    ):
         raise ValueError(
             f"{folder} was trained on {layout.num_codes} tokens of levels {layout.code_levels}, but its tokenizer "
             f"{config['tokenizer']!r} gives {tokenizer.config.num_tokens} of levels {tokenizer.config.levels}"

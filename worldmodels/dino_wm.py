@@ -1,8 +1,8 @@
 """Reads the published PushT data of dino_wm (``pusht_noise``) as episodes of this package.
 
-Special: nothing is unpickled freely. Tensors go through ``torch.load(weights_only=True)`` and the two pickles through a
-reader that knows lists, numbers, texts and integer arrays and imports nothing that the file names. Films are read
-forwards and only as far as they are needed.
+Special: nothing is unpickled freely. Tensors go through ``torch.load(weights_only=True)`` and the two pickles
+through a reader that knows lists, numbers, texts and integer arrays and imports nothing that the file names.
+Films are read forwards and only as far as they are needed.
 
 Layout of a split's folder (n trajectories of at most T steps of 0.1 s, T' those of one trajectory)::
 
@@ -13,7 +13,8 @@ Layout of a split's folder (n trajectories of at most T steps of 0.1 s, T' those
     shapes.pkl        n names of block shapes; all "T" where it is absent
     obses/episode_000.mp4, ...   T' frames each
 
-Absent: the validation split of dino_wm stays what the caller makes of it; ``EpisodeStore`` splits by episode id.
+Absent: the validation split of dino_wm stays what the caller makes of it; ``EpisodeStore`` splits by episode
+id.
 """
 
 from __future__ import annotations

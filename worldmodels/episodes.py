@@ -1,9 +1,9 @@
 """Episodes on disk: one folder of memory-mapped arrays that training can sample at random.
 
-Special: a shard is a set of ``.npy`` files in which many episodes lie end to end, so reading a window costs no
-decompression and no unpickling; ``index.jsonl`` gets an episode's line only after its shard is complete, so an
-interrupted collection loses at most the shard being written and never shows a half-written one. Train, validation and
-test are a function of the episode's id.
+Special: a shard is a set of ``.npy`` files in which many episodes lie end to end, so reading a window costs
+no decompression and no unpickling; ``index.jsonl`` gets an episode's line only after its shard is complete,
+so an interrupted collection loses at most the shard being written and never shows a half-written one. Train,
+validation and test are a function of the episode's id.
 
 Absent: outside formats; their readers stand beside this file.
 """
@@ -190,7 +190,8 @@ class EpisodeStore:
             files = sorted((self.folder / shard).glob("*.npy"))
             if not files:
                 raise FileNotFoundError(
-                    f"{self.folder / shard} is named in {_INDEX} but is missing; copy the store again or delete its lines"
+                    f"{self.folder / shard} is named in {_INDEX} but is missing; copy the store "
+                    "again or delete its lines"
                 )
             try:
                 self._arrays[shard] = {
@@ -275,7 +276,9 @@ class EpisodeStore:
             for key in sorted(self._arrays[shard]):
                 array = self._arrays[shard][key]
                 sha.update(f"{shard} {key} {array.shape} {array.dtype}".encode())
-                sha.update(np.ascontiguousarray(array[:1]).tobytes() + np.ascontiguousarray(array[-1:]).tobytes())
+                sha.update(
+                    np.ascontiguousarray(array[:1]).tobytes() + np.ascontiguousarray(array[-1:]).tobytes()
+                )
         return sha.hexdigest()[:16]
 
 

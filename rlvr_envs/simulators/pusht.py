@@ -1,15 +1,16 @@
 """PushT physics: a round pusher and a block on a table, seen from above (pymunk, no torch, no drawing).
 
-Special: the rules are those of the dino_wm variant of PushT (relative actions, kinematic agent, goal *states*), kept in
-the same order of operations, so recorded trajectories are reproduced to the last digit. Continuing from a ``snapshot``
-is exact, because it replays the actions since the last reset: the engine warm-starts its solver from earlier contacts,
-which no state vector holds and which the engine's own copy of a space does not keep faithfully.
+Special: the rules are those of the dino_wm variant of PushT (relative actions, kinematic agent, goal
+*states*), kept in the same order of operations, so recorded trajectories are reproduced to the last digit.
+Continuing from a ``snapshot`` is exact, because it replays the actions since the last reset: the engine
+warm-starts its solver from earlier contacts, which no state vector holds and which the engine's own copy of a
+space does not keep faithfully.
 
 Absent: images (``pusht_drawing``), many worlds at once (``pusht_batch``), Gymnasium (``pusht_env``).
 
-State vector (7 numbers): agent x, y; block x, y; block angle; agent velocity x, y. Lengths in px of a 512 px arena with
-y pointing down, angles in rad, velocities in px/s. The block's x, y is the origin of its shape (the top middle of the
-T), not its centre of mass.
+State vector (7 numbers): agent x, y; block x, y; block angle; agent velocity x, y. Lengths in px of a 512 px
+arena with y pointing down, angles in rad, velocities in px/s. The block's x, y is the origin of its shape
+(the top middle of the T), not its centre of mass.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ class PushTWorld:
         values = check_finite("state", state, (STATE_SIZE,))
         self._start, self._settled = tuple(values.tolist()), False
         self._actions: list[tuple[float, float]] = []
-        self.space = new_space()
+        self.space: pymunk.Space = new_space()
         add_walls(self.space)
         self.agent = add_agent(self.space)
         self.block = add_block(self.space, self.shape)

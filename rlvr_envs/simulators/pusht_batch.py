@@ -1,9 +1,9 @@
 """Many PushT worlds stepped at once: for collecting data and for planning with the true simulator.
 
-Special: all worlds live in one physics space, far enough apart never to meet, and positions and velocities are read
-and written in bulk, which is 20-40 times faster than a loop over single worlds. The price: a world's coordinates carry
-the rounding of its offset, and contact is chaotic, so runs with contact can differ from a single world. Evaluation and
-conformance therefore use ``pusht.PushTWorld``.
+Special: all worlds live in one physics space, far enough apart never to meet, and positions and velocities
+are read and written in bulk, which is 20-40 times faster than a loop over single worlds. The price: a world's
+coordinates carry the rounding of its offset, and contact is chaotic, so runs with contact can differ from a
+single world. Evaluation and conformance therefore use ``pusht.PushTWorld``.
 """
 
 from __future__ import annotations

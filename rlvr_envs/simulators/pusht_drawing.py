@@ -1,8 +1,8 @@
 """PushT pictures, drawn without a window.
 
-Special: shapes are rasterised by pygame on a 512 x 512 surface with corners rounded to whole pixels and then resized
-with OpenCV, because that is how the published frames were made: at 224 px they come out equal. Small frames (the 64 px
-of the bundled world model) are drawn at 256 px and averaged, four times less work.
+Special: shapes are rasterised by pygame on a 512 x 512 surface with corners rounded to whole pixels and then
+resized with OpenCV, because that is how the published frames were made: at 224 px they come out equal. Small
+frames (the 64 px of the bundled world model) are drawn at 256 px and averaged, four times less work.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class PushTDrawing:
 
     def _resized(self) -> NDArray[np.uint8]:
         # 32 bits a pixel, blue first; resizing before the channels are picked saves a strided copy of the big canvas.
-        raw = np.frombuffer(self._surface.get_buffer(), dtype=np.uint8)
+        raw = np.frombuffer(self._surface.get_buffer().raw, dtype=np.uint8)
         canvas = raw.reshape(*self._surface.get_size(), 4)
         interpolation = cv2.INTER_AREA if self._area else cv2.INTER_LINEAR
         frame = cv2.resize(canvas, (self.size, self.size), interpolation=interpolation)
@@ -104,7 +104,9 @@ class PushTDrawing:
     def _corners(self, points: FloatArray) -> list[tuple[int, int]]:
         return [(round(x * self._scale), round(y * self._scale)) for x, y in points.tolist()]
 
-    def _thick_line(self, colour: Colour, start: tuple[int, int], end: tuple[int, int], radius: float) -> None:
+    def _thick_line(
+        self, colour: Colour, start: tuple[int, int], end: tuple[int, int], radius: float
+    ) -> None:
         """A line with round ends; pygame's own thick lines have gaps at the corners."""
         width = round(max(1, radius * 2))
         pygame.draw.lines(self._surface, colour, False, [start, end], width)

@@ -1,7 +1,8 @@
 """Scripted PushT behaviour for many worlds at once: pushing through the block, and noise.
 
-Special: batched numpy, one generator per batch, so a batch of episodes is a pure function of its seed. The pusher walks
-to a point behind the block and then drives through it; it knows the state, plans nothing, and misses often enough.
+Special: batched numpy, one generator per batch, so a batch of episodes is a pure function of its seed. The
+pusher walks to a point behind the block and then drives through it; it knows the state, plans nothing, and
+misses often enough.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ def clearance(states: FloatArray) -> FloatArray:
     return np.asarray(np.min(distances, axis=0))
 
 
-def sample_states(count: int, generator: np.random.Generator, *, min_clearance_px: float = 25.0) -> FloatArray:
+def sample_states(
+    count: int, generator: np.random.Generator, *, min_clearance_px: float = 25.0
+) -> FloatArray:
     """Random starts ``(count, 7)``: agent 50 to 450 px and clear of the block, block 100 to 400 px, all at rest."""
     states = np.zeros((count, 7))
     todo = np.arange(count)

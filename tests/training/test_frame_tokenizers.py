@@ -13,7 +13,9 @@ from worldmodels.nets.discriminator import PatchDiscriminator, discriminator_los
 from worldmodels.video.frame_tokenizer import FrameTokenizerConfig
 
 RECIPE = FrameTokenizerRecipe(
-    tokenizer=FrameTokenizerConfig(block_out_channels=(8, 8), layers_per_block=1, latent_channels=8, norm_num_groups=4),
+    tokenizer=FrameTokenizerConfig(
+        block_out_channels=(8, 8), layers_per_block=1, latent_channels=8, norm_num_groups=4
+    ),
     fit=FitConfig(steps=24, learning_rate=3e-3, warmup_steps=1, checkpoint_every=8, evaluate_every=24),
     batch=4,
     perceptual_weight=0.0,

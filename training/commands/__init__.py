@@ -1,1 +1,3 @@
-"""The commands of ``rlvr-world``, one module each. Importing them is light; each imports what it needs when it runs."""
+"""The commands of ``rlvr-world``, one module each. Importing them is light; each imports what it needs when it
+runs.
+"""

@@ -1,7 +1,7 @@
 """``rlvr-world play``: act in an environment and film it, the dream beside the truth where there is one.
 
-Special: dream and truth get the same first observation, the same goal and the same actions, so that the film shows
-where the world model goes wrong. Actions never depend on what is seen.
+Special: dream and truth get the same first observation, the same goal and the same actions, so that the film
+shows where the world model goes wrong. Actions never depend on what is seen.
 """
 
 from __future__ import annotations

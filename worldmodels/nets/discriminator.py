@@ -1,9 +1,10 @@
 """A patch discriminator: which parts of a frame look real.
 
-Special: the usual stack of strided 4 x 4 convolutions with GroupNorm; one number per patch, not per frame, so it works at
-any size. Used in training only; it never ships with a tokenizer.
+Special: the usual stack of strided 4 x 4 convolutions with GroupNorm; one number per patch, not per frame, so
+it works at any size. Used in training only; it never ships with a tokenizer.
 
-Absent: gradient penalties and adaptive loss weights; the published recipe uses a fixed weight from a fixed step on.
+Absent: gradient penalties and adaptive loss weights; the published recipe uses a fixed weight from a fixed
+step on.
 """
 
 from __future__ import annotations

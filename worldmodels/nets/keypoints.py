@@ -1,8 +1,9 @@
-"""A small convolutional network that says *where* things are: heat maps reduced to coordinates, and a coarse overview.
+"""A small convolutional network that says *where* things are: heat maps reduced to coordinates, and a coarse
+overview.
 
-Special: soft-argmax over heat maps keeps sub-pixel precision with few weights, which is what a tokenizer of rigid
-objects needs; pooled or flattened features lose it or need millions of weights. Normalisation is over channels at one
-place only, so nothing far away makes an answer flicker.
+Special: soft-argmax over heat maps keeps sub-pixel precision with few weights, which is what a tokenizer of
+rigid objects needs; pooled or flattened features lose it or need millions of weights. Normalisation is over
+channels at one place only, so nothing far away makes an answer flicker.
 
 Shapes: B batch, C channels, H, W height and width, K keypoints.
 """
@@ -84,9 +85,7 @@ class KeypointEncoder(nn.Module):
         """``(B, hidden)`` for images in [0, 1]."""
         fine = self.stem(images_B3HW * 2 - 1)
         coarse = self.blocks(fine)
-        mixed = F.silu(
-            self.fine(fine) + F.interpolate(self.coarse(coarse), scale_factor=2.0, mode="nearest")
-        )
+        mixed = F.silu(self.fine(fine) + F.interpolate(self.coarse(coarse), scale_factor=2.0, mode="nearest"))
         heat_BKHW = self.heat(mixed)
         weight = heat_BKHW.flatten(2).softmax(-1).unflatten(2, heat_BKHW.shape[2:])
         x_BK = (weight.sum(2) * self.axis).sum(-1)

@@ -155,7 +155,9 @@ class KVCache:
         """A copy with the rows of all caches, which must be equally long."""
         lengths = {cache.length for cache in caches}
         if len(lengths) != 1:
-            raise ValueError(f"cannot concatenate caches of {sorted(lengths)} positions: they must be equally long")
+            raise ValueError(
+                f"cannot concatenate caches of {sorted(lengths)} positions: they must be equally long"
+            )
         copy = caches[0]._empty_like(sum(cache.batch_size for cache in caches), None)
         torch.cat([cache.keys for cache in caches], 1, out=copy.keys)
         torch.cat([cache.values for cache in caches], 1, out=copy.values)

@@ -1,12 +1,13 @@
 """A tokenizer for scenes with one moving object and an agent whose position is known: a few tokens per frame.
 
-Special: tokens are *global* (no grid) and carry the object only. The agent's position is observed anyway, so the decoder
-takes it from the proprioception, and training swaps frames in which only the agent differs; tokens therefore stay still
-while the object does. The decoder is a function of coordinates (in the object's frame, relative to the agent) painted
-over the scene's fixed background, so edges are sharp and decoding costs little.
+Special: tokens are *global* (no grid) and carry the object only. The agent's position is observed anyway, so
+the decoder takes it from the proprioception, and training swaps frames in which only the agent differs;
+tokens therefore stay still while the object does. The decoder is a function of coordinates (in the object's
+frame, relative to the agent) painted over the scene's fixed background, so edges are sharp and decoding costs
+little.
 
-Absent: anything that learns several objects or a moving camera; the per-frame tokenizer of the released models
-(``frame_tokenizer``) handles those with hundreds of tokens.
+Absent: anything that learns several objects or a moving camera; the per-frame tokenizer of the released
+models (``frame_tokenizer``) handles those with hundreds of tokens.
 
 Shapes: B batch, S tokens per frame, D digits per token, P pixels.
 """
@@ -186,7 +187,9 @@ class GlobalTokenizer(nn.Module):
         axis = torch.arange(window, device=middle.device) - window // 2
         columns_BW = middle[:, :1] + axis
         rows_BW = middle[:, 1:] + axis
-        index_BWW = (rows_BW[:, :, None] + margin) * (config.image_size + 2 * margin) + columns_BW[:, None] + margin
+        index_BWW = (
+            (rows_BW[:, :, None] + margin) * (config.image_size + 2 * margin) + columns_BW[:, None] + margin
+        )
         x_BW = (columns_BW + 0.5) * pixel_px - origin_B2[:, :1]
         y_BW = (rows_BW + 0.5) * pixel_px - origin_B2[:, 1:]
         away = torch.stack(torch.broadcast_tensors(x_BW[:, None, :], y_BW[:, :, None]), -1)

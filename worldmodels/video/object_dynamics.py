@@ -1,15 +1,17 @@
 """The next frame's tokens, one after the other, by a Llama decoder that is told geometry and physics' units.
 
-Special: the decoder is plain (Hugging Face weight layout); around it stand richer inputs and a richer head. One frame is
-S positions, of which the first is the *action position*: it carries the action, all tokens of the frame before and what
-a small *stem* makes of them in the object's own frame of reference. The other positions carry the token just decided.
-Position s therefore predicts token s of the frame, and nothing else than ids ever leaves the model. The head adds two
-terms: the decoder's free logits, and a normal distribution over the digits of the code (or the bin) whose mean the stem
-proposes and the decoder corrects. Without the stem and that second term, minutes of training learn to copy the last frame.
+Special: the decoder is plain (Hugging Face weight layout); around it stand richer inputs and a richer head.
+One frame is S positions, of which the first is the *action position*: it carries the action, all tokens of
+the frame before and what a small *stem* makes of them in the object's own frame of reference. The other
+positions carry the token just decided. Position s therefore predicts token s of the frame, and nothing else
+than ids ever leaves the model. The head adds two terms: the decoder's free logits, and a normal distribution
+over the digits of the code (or the bin) whose mean the stem proposes and the decoder corrects. Without the
+stem and that second term, minutes of training learn to copy the last frame.
 
 Absent: pictures. The tokenizer's code book and pose head come in as fixed tensors and a function.
 
-Shapes: B batch, T transitions, S slots per frame, D width, A action numbers, G digits per code, V ids of a slot.
+Shapes: B batch, T transitions, S slots per frame, D width, A action numbers, G digits per code, V ids of a
+slot.
 """
 
 from __future__ import annotations
@@ -83,9 +85,7 @@ class ObjectDynamics(nn.Module):
         self.slot = nn.Parameter(torch.zeros(slots, width))
         self.hint = nn.Linear(width, width, bias=False)
         self.before = nn.Linear(slots * layout.max_digits, width)
-        self.action = nn.Sequential(
-            nn.Linear(config.action_size, width), nn.SiLU(), nn.Linear(width, width)
-        )
+        self.action = nn.Sequential(nn.Linear(config.action_size, width), nn.SiLU(), nn.Linear(width, width))
         if config.use_stem:
             self.stem = _Stem(config, layout)
             # The decoder's correction of the proposed mean (levels) and log of the spread, per digit.
@@ -145,7 +145,9 @@ class ObjectDynamics(nn.Module):
         assert total is not None
         return logits + total
 
-    def forward(self, tokens_BTS: Tensor, actions_BTA: Tensor, poses_BT4: Tensor) -> tuple[Tensor, FrameContext]:
+    def forward(
+        self, tokens_BTS: Tensor, actions_BTA: Tensor, poses_BT4: Tensor
+    ) -> tuple[Tensor, FrameContext]:
         """Teacher forcing over a window of T + 1 frames.
 
         Args:
@@ -157,7 +159,7 @@ class ObjectDynamics(nn.Module):
             Decoder outputs ``(B, T, S, D)`` (feed each slot to ``slot_logits``) and the context of all frames,
             flattened to B*T rows.
         """
-        B, frames, S = tokens_BTS.shape
+        _, frames, S = tokens_BTS.shape
         embeddings, context = self.window_inputs(tokens_BTS, actions_BTA, poses_BT4)
         hidden = self.llama.hidden(None, embeddings=embeddings)
         return hidden.unflatten(1, (frames - 1, S)), context
@@ -182,7 +184,9 @@ class _Stem(nn.Module):
         super().__init__()
         self.layout = layout
         width = config.stem_width
-        relative = 2 + 2 + config.action_size  # agent position and velocity, actions, all in the object's frame
+        relative = (
+            2 + 2 + config.action_size
+        )  # agent position and velocity, actions, all in the object's frame
         absolute = 4 + 4 + config.action_size
         self.first = nn.Linear(relative + absolute, width)
         self.second = nn.Linear(width, width)

@@ -1,8 +1,10 @@
-"""A world model of one object and an agent: tokenizer + dynamics behind ``start``, ``step``, ``fork``, ``select``.
+"""A world model of one object and an agent: tokenizer + dynamics behind ``start``, ``step``, ``fork``,
+``select``.
 
-Special: a rollout state is a few groups of rows with equal window length, each with one key-value cache; a state never
-changes, and stepping it twice gives the same answer twice. A window of ``window_frames`` frames is filled with cached
-decoding; then it restarts from the last ``history_length`` frames. Draws depend on (seed, step, slot) only.
+Special: a rollout state is a few groups of rows with equal window length, each with one key-value cache; a
+state never changes, and stepping it twice gives the same answer twice. A window of ``window_frames`` frames
+is filled with cached decoding; then it restarts from the last ``history_length`` frames. Draws depend on
+(seed, step, slot) only.
 
 Absent: gradients. Training uses ``ObjectDynamics.forward``; both must agree, and a test holds them to it.
 
@@ -21,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from worldmodels.api import History, Observation, Prediction
+from worldmodels.api import History, Observation, Prediction, RolloutState
 from worldmodels.nets.kv_cache import KVCache
 from worldmodels.sampling import derive, sample, uniforms
 from worldmodels.video.global_tokenizer import GlobalTokenizer
@@ -138,16 +140,22 @@ class ObjectRolloutState:
         groups = tuple(replace(g, seeds=s) for g, s in zip(self.groups, placed.split(sizes), strict=True))
         return ObjectRolloutState(groups, self.order)
 
-    def append(self, other: ObjectRolloutState) -> ObjectRolloutState:
+    def append(self, other: RolloutState) -> ObjectRolloutState:
         """The rows of both, these first."""
+        if not isinstance(other, ObjectRolloutState):
+            raise TypeError(f"cannot append a {type(other).__name__} to an ObjectRolloutState")
         placed = sum(len(group.seeds) for group in self.groups)
-        return ObjectRolloutState.of(self.groups + other.groups, torch.cat([self.order, other.order + placed]))
+        return ObjectRolloutState.of(
+            self.groups + other.groups, torch.cat([self.order, other.order + placed])
+        )
 
 
 class FramePredictions:
     """See ``worldmodels.api.Predictions``. Frames are decoded when asked for."""
 
-    def __init__(self, tokenizer: GlobalTokenizer, dynamics: ObjectDynamics, tokens: Tensor, logprobs: Tensor) -> None:
+    def __init__(
+        self, tokenizer: GlobalTokenizer, dynamics: ObjectDynamics, tokens: Tensor, logprobs: Tensor
+    ) -> None:
         self._tokenizer, self._dynamics = tokenizer, dynamics
         self.tokens = tokens
         self.logprobs = logprobs
@@ -217,7 +225,7 @@ class ObjectWorldModel:
         self.history_length = history_length
         self.window_frames = window_frames
         self.top_k = top_k
-        self.action_shape: tuple[int, ...] = (dynamics.config.action_size,)
+        self.action_shape: tuple[int, ...] | None = (dynamics.config.action_size,)
 
     @torch.no_grad()
     def encode(self, observations: Sequence[Observation]) -> Tensor:
@@ -232,8 +240,8 @@ class ObjectWorldModel:
             proprio = np.shape(observation["proprio"]) if "proprio" in observation else None
             if image != (side, side, 3) or proprio != (PROPRIO_SIZE,):
                 raise ValueError(
-                    f"observation {row} has image {image} and proprio {proprio}; expected ({side}, {side}, 3) uint8 and "
-                    f"({PROPRIO_SIZE},) float"
+                    f"observation {row} has image {image} and proprio {proprio}; expected "
+                    f"({side}, {side}, 3) uint8 and ({PROPRIO_SIZE},) float"
                 )
         images = torch.from_numpy(np.stack([np.asarray(o["image"]) for o in observations]))
         frames = images.movedim(-1, 1).contiguous().float() / 255
@@ -251,8 +259,15 @@ class ObjectWorldModel:
         for length in sorted({len(k) for k in kept}):
             rows = [i for i, k in enumerate(kept) if len(k) == length]
             tokens = self.encode([o for i in rows for o in kept[i]]).unflatten(0, (len(rows), length))
-            actions = [self._checked_actions(list(histories[i].actions)[-(length - 1) :] if length > 1 else [], length - 1) for i in rows]
-            part = self.start_tokens(tokens, torch.stack(actions), torch.tensor([seeds[i] for i in rows], dtype=torch.int64))
+            actions = [
+                self._checked_actions(
+                    list(histories[i].actions)[-(length - 1) :] if length > 1 else [], length - 1
+                )
+                for i in rows
+            ]
+            part = self.start_tokens(
+                tokens, torch.stack(actions), torch.tensor([seeds[i] for i in rows], dtype=torch.int64)
+            )
             state = part if state is None else state.append(part)
             places += rows
         assert state is not None
@@ -270,19 +285,27 @@ class ObjectWorldModel:
         return ObjectRolloutState((group,), torch.arange(len(tokens)))
 
     def _checked_actions(self, actions: Any, count: int) -> Tensor:
-        array = np.asarray(actions, dtype=np.float32).reshape(-1, *self.action_shape) if count == 0 else np.asarray(
-            actions, dtype=np.float32
+        array = (
+            np.asarray(actions, dtype=np.float32).reshape(-1, self.dynamics.config.action_size)
+            if count == 0
+            else np.asarray(actions, dtype=np.float32)
         )
-        if array.shape != (count, *self.action_shape):
-            raise ValueError(f"actions have shape {array.shape}, expected {(count, *self.action_shape)}")
+        if array.shape != (count, self.dynamics.config.action_size):
+            raise ValueError(
+                f"actions have shape {array.shape}, expected {(count, self.dynamics.config.action_size)}"
+            )
         if not np.isfinite(array).all():
             raise ValueError("actions hold a value that is not finite; give finite numbers")
         return torch.from_numpy(array)
 
     def step(
-        self, state: ObjectRolloutState, actions: Any, *, temperature: float = 1.0
+        self, state: RolloutState, actions: Any, *, temperature: float = 1.0
     ) -> tuple[ObjectRolloutState, FramePredictions]:
         """One action per row ``(B, A)``."""
+        if not isinstance(state, ObjectRolloutState):
+            raise TypeError(
+                f"state is a {type(state).__name__}; give one that start or step of this model returned"
+            )
         checked = self._checked_actions(actions, len(state))
         inverse = torch.empty_like(state.order)
         inverse[state.order] = torch.arange(len(state))

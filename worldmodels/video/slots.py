@@ -1,8 +1,8 @@
 """The slots of one frame: which tokens stand for it, in which order, and what their ids mean.
 
-Special: proprioception first (position and velocity of the agent as uniform bins), then the codes of the picture. Ids
-are *slot-local* (0 .. V_s - 1) everywhere outside the embedding table; ``globalise`` adds the offset of the slot's part
-of the vocabulary. A sampled id can therefore never belong to another slot.
+Special: proprioception first (position and velocity of the agent as uniform bins), then the codes of the
+picture. Ids are *slot-local* (0 .. V_s - 1) everywhere outside the embedding table; ``globalise`` adds the
+offset of the slot's part of the vocabulary. A sampled id can therefore never belong to another slot.
 
 Shapes: S slots, G digits of the slot with most digits.
 """
