@@ -110,6 +110,7 @@ def _fitted(config: FitConfig, steps: int | None) -> FitConfig:
 
 def _card(title: str, run: Run, seconds: float, facts: Mapping[str, Any]) -> str:
     """The model card: recipe, seed, data, time, metrics."""
+    hardware = {key: value for key, value in run.manifest["hardware"].items() if key != "command"}
     lines = [
         f"# {title}",
         "",
@@ -118,7 +119,7 @@ def _card(title: str, run: Run, seconds: float, facts: Mapping[str, Any]) -> str
         f"- recipe: `{json.dumps(to_json(run.manifest['config']))}`",
         f"- seed: {run.manifest['seed']}",
         f"- data: {run.manifest['data_hash']}",
-        f"- hours of this sitting: {seconds / 3600:.2f} (hardware: {json.dumps(run.manifest['hardware'])})",
+        f"- hours of this sitting: {seconds / 3600:.2f} (hardware: {json.dumps(hardware)})",
         f"- versions: {json.dumps(run.manifest['versions'])}",
         "- validation metrics:",
     ]
