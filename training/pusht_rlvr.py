@@ -90,7 +90,7 @@ class FrameTask:
         frames: PushTData,
         tokens: TokenData,
         recipe: RLVRRecipe,
-        perceptual: Perceptual,
+        perceptual: Perceptual | None,
     ) -> None:
         self.model, self.frames, self.tokens, self.recipe = model, frames, tokens, recipe
         self.perceptual = perceptual
