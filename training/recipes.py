@@ -33,6 +33,7 @@ from training.readers import (
     train_reader,
 )
 from training.run import Run, to_json
+from training.stem import StemRecipe, train_stem
 from training.tokenizers import GlobalTokenizerRecipe, tokenizer_errors, train_global_tokenizer
 from worldmodels.checkpoints import load, load_global_tokenizer, save, tokenizer_config, world_config
 from worldmodels.episodes import EpisodeStore
@@ -94,6 +95,7 @@ TOKENIZER = GlobalTokenizerRecipe(
     tokenizer=GlobalTokenizerConfig(num_tokens=4, levels=(32, 32)),
     fit=FitConfig(steps=4500, learning_rate=1.5e-3, decay_from=0.4, evaluate_every=500),
 )
+STEM = StemRecipe()
 DYNAMICS = ObjectDynamicsConfig(layers=3, hidden_size=128, intermediate_size=384)
 BASE = MLERecipe(
     fit=FitConfig(steps=16_000, learning_rate=2e-3, decay_from=0.4, evaluate_every=1000), batch=32
@@ -184,6 +186,9 @@ def pusht_base(job: Job) -> Path:
     recipe = dataclasses.replace(BASE, fit=_fitted(BASE.fit, job.steps))
     run = _run(job, {"dynamics": DYNAMICS, "mle": recipe, "tokenizer": job.tokenizer}, store)
     dynamics: ObjectDynamics = seeded(lambda: ObjectDynamics(DYNAMICS, layout), job.seed)
+    stem_run = Run(job.folder / "stem", STEM, job.seed, data_hash=store.digest(), resume=job.resume)
+    train_stem(stem_run, dynamics, train, validation, STEM, seed=job.seed)
+    dynamics.stem.freeze_motion()
     train_mle(run, dynamics, train, validation, recipe, seed=job.seed)
     return _save_world(
         job, run, ObjectWorldModel(tokenizer, dynamics), validation, started, "PushT base model"
@@ -194,6 +199,7 @@ def pusht_more_mle(job: Job) -> Path:
     """Control of RLVR: the base model, trained further by maximum likelihood."""
     started = time.perf_counter()
     model = _object_world(job.base)
+    model.dynamics.stem.freeze_motion()
     train, validation, store = _token_data(job, model.tokenizer, model.dynamics.layout)
     recipe = dataclasses.replace(MORE_MLE, fit=_fitted(MORE_MLE.fit, job.steps))
     run = _run(job, {"mle": recipe, "base": job.base}, store)
@@ -205,6 +211,7 @@ def pusht_rlvr(job: Job, recipe: RLVRRecipe = RLVR) -> Path:
     """GRPO on decoded frames: -(L1 + LPIPS + proprioception error)."""
     started = time.perf_counter()
     model = _object_world(job.base)
+    model.dynamics.stem.freeze_motion()
     train, validation, store = _token_data(job, model.tokenizer, model.dynamics.layout)
     if job.steps is not None:
         recipe = dataclasses.replace(recipe, grpo=dataclasses.replace(recipe.grpo, steps=job.steps))

@@ -8,7 +8,9 @@ from torch import nn
 from training.fit import FitConfig, fit, learning_rate, seeded
 from training.run import Run
 
-CONFIG = FitConfig(steps=40, learning_rate=0.05, warmup_steps=5, log_every=5, evaluate_every=20, checkpoint_every=10)
+CONFIG = FitConfig(
+    steps=40, learning_rate=0.05, warmup_steps=5, log_every=5, evaluate_every=20, checkpoint_every=10
+)
 
 
 def model():
@@ -27,7 +29,9 @@ def loss_of(module, stop_at=None):
 
 def test_learns_and_logs(tmp_path):
     module, run = model(), Run(tmp_path / "run", CONFIG, 0)
-    fit(run, module, loss_of(module), CONFIG, seed=0, evaluate=lambda: {"weight": float(module.weight.mean())})
+    fit(
+        run, module, loss_of(module), CONFIG, seed=0, evaluate=lambda: {"weight": float(module.weight.mean())}
+    )
     logged = [line for line in run.metrics() if "loss" in line]
     assert logged[-1]["loss"] < 0.1 * logged[0]["loss"]
     assert logged[-1]["half"] == 0.5

@@ -14,7 +14,9 @@ from training.rewards.frames import FrameRewardConfig
 from training.run import Run
 
 RECIPE = RLVRRecipe(
-    grpo=GRPOConfig(group_size=4, prompts_per_step=4, minibatches=2, learning_rate=1e-4, steps=2, eval_every=2),
+    grpo=GRPOConfig(
+        group_size=4, prompts_per_step=4, minibatches=2, learning_rate=1e-4, steps=2, eval_every=2
+    ),
     reward=FrameRewardConfig(mae=1.0, lpips=0.0, proprio=1.0, proprio_scale=(100.0,) * 4),
     horizon=2,
     validation_windows=8,
@@ -84,7 +86,9 @@ def test_two_steps_change_the_weights_and_log_validation(task, tmp_path):
 
 
 def test_mle_learns_and_uses_the_actions(task, tmp_path):
-    recipe = MLERecipe(fit=FitConfig(steps=60, learning_rate=3e-3, warmup_steps=5, evaluate_every=60), batch=8)
+    recipe = MLERecipe(
+        fit=FitConfig(steps=60, learning_rate=3e-3, warmup_steps=5, evaluate_every=60), batch=8
+    )
     first = gates(task.model.dynamics, task.tokens, window_frames=8)
     train_mle(Run(tmp_path / "run", recipe, 0), task.model.dynamics, task.tokens, task.tokens, recipe, seed=0)
     after = gates(task.model.dynamics.eval(), task.tokens, window_frames=8)

@@ -11,7 +11,12 @@ from worldmodels.video.slots import SlotLayout
 def tiny_model(seed: int = 0, *, use_stem: bool = True) -> ObjectWorldModel:
     """A random model whose tokens really depend on everything: zero-initialised layers are disturbed."""
     layout = SlotLayout(
-        num_codes=2, code_levels=(5, 4), position_bins=32, velocity_bins=16, position_low=0.0, position_high=512.0
+        num_codes=2,
+        code_levels=(5, 4),
+        position_bins=32,
+        velocity_bins=16,
+        position_low=0.0,
+        position_high=512.0,
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -35,9 +40,13 @@ def tiny_model(seed: int = 0, *, use_stem: bool = True) -> ObjectWorldModel:
     return ObjectWorldModel(tokenizer, dynamics)
 
 
-def random_window(model: ObjectWorldModel, batch: int, frames: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def random_window(
+    model: ObjectWorldModel, batch: int, frames: int, seed: int = 0
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Random tokens ``(B, T, S)`` and actions ``(B, T-1, A)``."""
     generator = torch.Generator().manual_seed(seed)
-    tokens = [torch.randint(0, size, (batch, frames), generator=generator) for size in model.dynamics.layout.sizes]
+    tokens = [
+        torch.randint(0, size, (batch, frames), generator=generator) for size in model.dynamics.layout.sizes
+    ]
     actions = torch.randn(batch, frames - 1, 10, generator=generator) * 0.3
     return torch.stack(tokens, -1), actions

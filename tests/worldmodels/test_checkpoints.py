@@ -17,7 +17,13 @@ def folder(tmp_path):
     path = tmp_path / "world"
     config = world_config(model, tokenizer="tokenizer", protocol={"frame_skip": 5})
     save(path, model.dynamics, config, card="test\n", dtype=torch.float32)
-    save(path / "tokenizer", model.tokenizer, tokenizer_config(model.tokenizer), card="test\n", dtype=torch.float32)
+    save(
+        path / "tokenizer",
+        model.tokenizer,
+        tokenizer_config(model.tokenizer),
+        card="test\n",
+        dtype=torch.float32,
+    )
     return path
 
 

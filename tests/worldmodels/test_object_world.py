@@ -146,7 +146,9 @@ def test_bad_observations_and_states(model):
 
 def test_slots_round_trip():
     layout = SlotLayout()
-    proprio = torch.tensor([[0.0, 511.0, -300.0, 300.0], [-64.0, 576.0, 0.0, 1.0], [-900.0, 2000.0, -999.0, 999.0]])
+    proprio = torch.tensor(
+        [[0.0, 511.0, -300.0, 300.0], [-64.0, 576.0, 0.0, 1.0], [-900.0, 2000.0, -999.0, 999.0]]
+    )
     ids = layout.encode_proprio(proprio)
     back = layout.proprio(ids)
     assert (back[:2] - proprio[:2]).abs().max() <= torch.tensor([0.63, 2.0]).max()

@@ -201,6 +201,11 @@ class _Stem(nn.Module):
             nn.init.zeros_(layer.weight)
             nn.init.zeros_(layer.bias)
 
+    def freeze_motion(self) -> None:
+        """Keep what was learned about motion; only the features and the correction of the codes go on learning."""
+        for part in (self.first, self.second, self.third, self.motion, self.to_codes):
+            part.requires_grad_(False)
+
     def code_means(self, pose_B4: Tensor) -> Tensor:
         """Where the tokenizer would put a pose: digits in levels ``(B, code_digits)``."""
         half = self.layout.arena_px / 2
