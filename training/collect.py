@@ -11,6 +11,7 @@ interaction; models trained on nothing but success do not know failure.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -80,7 +81,7 @@ def _run(tasks: Sequence[tuple[CollectConfig, int, Kind]], processes: int) -> It
     if processes <= 1 or len(tasks) <= 1:
         yield from map(_collect_block, tasks)
         return
-    with get_context("spawn").Pool(processes) as pool:
+    with get_context("spawn").Pool(processes, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
         yield from pool.imap(_collect_block, tasks)
 
 

@@ -56,14 +56,18 @@ class PushTBatch:
         # Centred on the origin: half the distance, one more bit of precision.
         self.offsets = (np.stack([index % side, index // side], axis=-1) - side // 2) * SPACING_PX
         self.num_worlds = num_worlds
+        self._shape = block_shape(shape)
+        self._build()
+
+    def _build(self) -> None:
+        """Make the space and its bodies anew."""
         self.space = new_space()
+        self._stepped = False
         self._bodies: list[tuple[pymunk.Body, pymunk.Body]] = []
         for x, y in self.offsets:
             offset = (float(x), float(y))
             add_walls(self.space, offset)
-            self._bodies.append(
-                (add_agent(self.space, offset), add_block(self.space, block_shape(shape), offset))
-            )
+            self._bodies.append((add_agent(self.space, offset), add_block(self.space, self._shape, offset)))
         self._buffer = pymunk.batch.Buffer()
         # The engine hands bodies out in an order of its own; learn it once from their ids.
         ids = pymunk.batch.Buffer()
@@ -83,6 +87,8 @@ class PushTBatch:
     def set_states(self, states: FloatArray) -> None:
         """Put every world exactly at a state ``(num_worlds, 7)``; blocks are at rest."""
         states = check_finite("states", states, (self.num_worlds, STATE_SIZE))
+        if self._stepped:  # the engine remembers contacts: moved bodies would still feel their old ones
+            self._build()
         for (agent, block), state, offset in zip(self._bodies, states, self.offsets, strict=True):
             agent.velocity = (state[5], state[6])
             agent.position = (state[0] + offset[0], state[1] + offset[1])
@@ -96,6 +102,7 @@ class PushTBatch:
     def step(self, actions: FloatArray) -> FloatArray:
         """Apply one action per world ``(num_worlds, 2)`` for 0.1 s; return the states ``(num_worlds, 7)``."""
         actions = check_finite("actions", actions, (self.num_worlds, 2))
+        self._stepped = True
         data = self._read()
         targets = data[self._agent_rows, :2] + ACTION_SCALE_PX * actions
         for substep in range(SUBSTEPS):

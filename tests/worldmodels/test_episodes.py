@@ -51,9 +51,13 @@ def test_an_interrupted_shard_is_invisible_and_removed(tmp_path):
 
 
 def test_what_was_added_before_an_error_is_kept(tmp_path):
-    with pytest.raises(RuntimeError), EpisodeWriter(tmp_path / "store") as writer:
-        writer.add(episode("a"))
-        raise RuntimeError
+    def interrupted():
+        with EpisodeWriter(tmp_path / "store") as writer:
+            writer.add(episode("a"))
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        interrupted()
     assert EpisodeStore(tmp_path / "store").ids() == ["a"]
 
 

@@ -69,7 +69,7 @@ def test_a_row_alone_draws_the_same_tokens_also_after_the_window_restarts(model)
 
 
 def test_restarted_window_equals_a_fresh_start_from_its_last_frames(model):
-    tokens, actions, state = start(model)
+    tokens, _, state = start(model)
     state, drawn = roll(model, state, ACTIONS[:5])  # the window of 8 frames is now full
     _, continued = model.step(state, ACTIONS[5], temperature=0.0)
     window = torch.cat([tokens, drawn], 1)[:, -3:]
