@@ -2,7 +2,8 @@
 
 Special: under the summed likelihood of all tokens the stem's own error hardly counts (gradients are clipped
 to one norm), and it learned slowly; alone, with large batches of single transitions, it needs minutes.
-Maximum likelihood then starts from it. Inputs are poses *read from tokens*, as at run time; targets are the simulator's states.
+Maximum likelihood then starts from it. Inputs are poses *read from tokens*, as at run time; targets are the
+simulator's states.
 """
 
 from __future__ import annotations
