@@ -42,7 +42,7 @@ class RLVRRecipe:
 
     grpo: GRPOConfig = field(
         default_factory=lambda: GRPOConfig(
-            group_size=16, prompts_per_step=64, minibatches=2, learning_rate=5e-5, steps=300, eval_every=25
+            group_size=16, prompts_per_step=64, minibatches=2, learning_rate=1e-4, steps=200, eval_every=20
         )
     )
     reward: FrameRewardConfig = field(

@@ -35,7 +35,16 @@ from training.readers import (
 from training.run import Run, to_json
 from training.stem import StemRecipe, train_stem
 from training.tokenizers import GlobalTokenizerRecipe, tokenizer_errors, train_global_tokenizer
-from worldmodels.checkpoints import load, load_global_tokenizer, save, tokenizer_config, world_config
+from worldmodels.checkpoints import (
+    bundled,
+    find,
+    load,
+    load_global_tokenizer,
+    read_config,
+    save,
+    tokenizer_config,
+    world_config,
+)
 from worldmodels.episodes import EpisodeStore
 from worldmodels.nets.perceptual import Perceptual
 from worldmodels.video.global_tokenizer import GlobalTokenizerConfig
@@ -93,12 +102,12 @@ class Recipe:
 READER = ReaderRecipe(fit=FitConfig(steps=5000, learning_rate=2e-3, evaluate_every=500))
 TOKENIZER = GlobalTokenizerRecipe(
     tokenizer=GlobalTokenizerConfig(num_tokens=4, levels=(32, 32)),
-    fit=FitConfig(steps=4500, learning_rate=1.5e-3, decay_from=0.4, evaluate_every=500),
+    fit=FitConfig(steps=6000, learning_rate=1.5e-3, decay_from=0.4, evaluate_every=500),
 )
 STEM = StemRecipe()
 DYNAMICS = ObjectDynamicsConfig(layers=3, hidden_size=128, intermediate_size=384)
 BASE = MLERecipe(
-    fit=FitConfig(steps=16_000, learning_rate=2e-3, decay_from=0.4, evaluate_every=1000), batch=32
+    fit=FitConfig(steps=12_000, learning_rate=2e-3, decay_from=0.4, evaluate_every=1000), batch=32
 )
 MORE_MLE = MLERecipe(
     fit=FitConfig(steps=4000, learning_rate=3e-4, decay_from=0.2, evaluate_every=500), batch=32
@@ -204,7 +213,9 @@ def pusht_more_mle(job: Job) -> Path:
     recipe = dataclasses.replace(MORE_MLE, fit=_fitted(MORE_MLE.fit, job.steps))
     run = _run(job, {"mle": recipe, "base": job.base}, store)
     train_mle(run, model.dynamics, train, validation, recipe, seed=job.seed)
-    return _save_world(job, run, model, validation, started, "PushT base model, trained further")
+    return _save_world(
+        job, run, model, validation, started, "PushT base model, trained further", tokenizer_of(job.base)
+    )
 
 
 def pusht_rlvr(job: Job, recipe: RLVRRecipe = RLVR) -> Path:
@@ -225,7 +236,7 @@ def pusht_rlvr(job: Job, recipe: RLVRRecipe = RLVR) -> Path:
         )
     ]
     train_rlvr(run, model, tasks[0], tasks[1], recipe, seed=job.seed)
-    return _save_world(job, run, model, validation, started, "PushT RLVR model")
+    return _save_world(job, run, model, validation, started, "PushT RLVR model", tokenizer_of(job.base))
 
 
 def _object_world(name: str) -> ObjectWorldModel:
@@ -235,23 +246,31 @@ def _object_world(name: str) -> ObjectWorldModel:
     return model
 
 
+def tokenizer_of(name: str) -> str:
+    """What a world model's config calls its tokenizer."""
+    return str(read_config(find(name))["tokenizer"])
+
+
 def _save_world(
-    job: Job, run: Run, model: ObjectWorldModel, validation: TokenData, started: float, title: str
+    job: Job,
+    run: Run,
+    model: ObjectWorldModel,
+    validation: TokenData,
+    started: float,
+    title: str,
+    tokenizer: str,
 ) -> Path:
     facts = gates(model.dynamics.eval(), validation, window_frames=model.window_frames)
-    tokenizer = job.tokenizer
-    if not (Path(tokenizer) / "config.json").exists():
-        shipped: Path | str = tokenizer
-    else:  # keep the pair together: the world model's folder carries its tokenizer
-        shipped = "tokenizer"
-    config = world_config(model, tokenizer=str(shipped), protocol=PROTOCOL)
+    # A bundled tokenizer is named; any other travels in the world model's folder.
+    shipped = tokenizer if tokenizer in bundled() else "tokenizer"
+    config = world_config(model, tokenizer=shipped, protocol=PROTOCOL)
     folder = save(
         job.folder / "model",
         model.dynamics,
         {**config, "metrics": facts},
         card=_card(title, run, time.perf_counter() - started, facts),
     )
-    if shipped == "tokenizer":
+    if shipped not in bundled():
         save(
             folder / "tokenizer",
             model.tokenizer,
