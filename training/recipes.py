@@ -200,7 +200,13 @@ def pusht_base(job: Job) -> Path:
     dynamics.stem.freeze_motion()
     train_mle(run, dynamics, train, validation, recipe, seed=job.seed)
     return _save_world(
-        job, run, ObjectWorldModel(tokenizer, dynamics), validation, started, "PushT base model"
+        job,
+        run,
+        ObjectWorldModel(tokenizer, dynamics),
+        validation,
+        started,
+        "PushT base model",
+        job.tokenizer,
     )
 
 
