@@ -157,3 +157,14 @@ def test_slots_round_trip():
     codes = torch.tensor([[0, 1023, 33, 512]])
     digits = layout.code_digits_of(codes).view(1, 4, 2)
     assert torch.equal(digits[..., 0] + 32 * digits[..., 1], codes)
+
+
+def test_small_batches_use_one_thread_and_leave_the_callers_setting(model):
+    _, _, state = start(model)
+    torch.set_num_threads(2)
+    try:
+        _, predictions = model.step(state, ACTIONS[0])
+        predictions.observations()
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)

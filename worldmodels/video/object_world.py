@@ -13,7 +13,8 @@ Shapes: B rows, T frames in the window, S slots, A action numbers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -29,6 +30,24 @@ from worldmodels.sampling import derive, sample, uniforms
 from worldmodels.video.global_tokenizer import GlobalTokenizer
 from worldmodels.video.object_dynamics import FrameContext, ObjectDynamics
 from worldmodels.video.slots import PROPRIO_SIZE
+
+
+# Below so many rows a second torch thread costs more than it brings, and on a busy machine up to fifty times more.
+_MANY_ROWS = 512
+
+
+@contextmanager
+def _threads_for(rows: int) -> Iterator[None]:
+    """One torch thread for small batches; the caller's setting is put back."""
+    before = torch.get_num_threads()
+    if before == 1 or rows >= _MANY_ROWS:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @dataclass(frozen=True)
@@ -175,7 +194,8 @@ class FramePredictions:
 
     @cached_property
     def _observations(self) -> dict[str, NDArray[Any]]:
-        frames = self.frames()
+        with _threads_for(len(self)):
+            frames = self.frames()
         image = (frames.clamp(0, 1) * 255).round().to(torch.uint8).movedim(1, -1).contiguous()
         return {"image": image.numpy(), "proprio": self._dynamics.layout.proprio(self.tokens).numpy()}
 
@@ -258,16 +278,12 @@ class ObjectWorldModel:
         places: list[int] = []
         for length in sorted({len(k) for k in kept}):
             rows = [i for i, k in enumerate(kept) if len(k) == length]
-            tokens = self.encode([o for i in rows for o in kept[i]]).unflatten(0, (len(rows), length))
-            actions = [
-                self._checked_actions(
-                    list(histories[i].actions)[-(length - 1) :] if length > 1 else [], length - 1
-                )
-                for i in rows
-            ]
-            part = self.start_tokens(
-                tokens, torch.stack(actions), torch.tensor([seeds[i] for i in rows], dtype=torch.int64)
-            )
+            between = [list(histories[i].actions)[-(length - 1) :] if length > 1 else [] for i in rows]
+            actions = torch.stack([self._checked_actions(taken, length - 1) for taken in between])
+            own = torch.tensor([seeds[i] for i in rows], dtype=torch.int64)
+            with _threads_for(len(rows)):
+                tokens = self.encode([o for i in rows for o in kept[i]]).unflatten(0, (len(rows), length))
+                part = self.start_tokens(tokens, actions, own)
             state = part if state is None else state.append(part)
             places += rows
         assert state is not None
@@ -312,7 +328,8 @@ class ObjectWorldModel:
         groups, tokens, logprobs, start = [], [], [], 0
         for group in state.groups:
             rows = inverse[start : start + len(group.seeds)]
-            advanced, drawn, likely = self._advance(group, checked[rows], temperature)
+            with _threads_for(len(rows)):
+                advanced, drawn, likely = self._advance(group, checked[rows], temperature)
             groups.append(advanced)
             tokens.append(drawn)
             logprobs.append(likely)
