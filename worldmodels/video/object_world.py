@@ -31,7 +31,6 @@ from worldmodels.video.global_tokenizer import GlobalTokenizer
 from worldmodels.video.object_dynamics import FrameContext, ObjectDynamics
 from worldmodels.video.slots import PROPRIO_SIZE
 
-
 # Below so many rows a second torch thread costs more than it brings, and on a busy machine up to fifty times more.
 _MANY_ROWS = 512
 
