@@ -322,7 +322,7 @@ def test_bad_rows_do_not_touch_the_others() -> None:
 
 def test_ppo_trains_in_a_dream() -> None:
     ppo = pytest.importorskip("stable_baselines3", reason="needs the extra sb3").PPO
-    env = gym.make("rlvr_envs:RLVRWorld/PushT-v0", world_model=PointWorldModel(), reward="dense")
+    env = gym.make("rlvr_envs:RLVRWorld/PushT-v0", reward="dense")  # the bundled world model
     model = ppo("MultiInputPolicy", env, n_steps=32, batch_size=16, n_epochs=1, seed=0, device="cpu")
     before = model.policy.action_net.weight.detach().clone()
     model.learn(32)

@@ -21,9 +21,7 @@ FORBIDDEN_INFO = {"reward", "terminated", "truncated", "action", "step_idx", "id
 
 
 def make(env_id: str, **kwargs: Any) -> gym.Env:
-    """The environment of that id; the learned ones over the toy, which needs no weights."""
-    if "world_model" in ENVS[env_id].kwargs:
-        kwargs["world_model"] = PointWorldModel()
+    """The environment of that id, the learned ones with their bundled models."""
     return gym.make(env_id, **kwargs)
 
 
@@ -178,10 +176,12 @@ def test_stepping_before_reset_is_refused(env_id: str) -> None:
 @pytest.mark.parametrize("env_id", IDS)
 def test_rows_of_make_vec_are_single_environments(env_id: str) -> None:
     kwargs: dict[str, Any] = {"reward": "dense"}
-    if "world_model" in ENVS[env_id].kwargs:
+    if (
+        "world_model" in ENVS[env_id].kwargs
+    ):  # a toy is exact to the last bit; test_bundled.py has the real ones
         kwargs["world_model"] = PointWorldModel()
     envs = gym.make_vec(env_id, num_envs=3, max_episode_steps=4, **kwargs)
-    singles = [make(env_id, max_episode_steps=4, reward="dense") for _ in range(3)]
+    singles = [make(env_id, max_episode_steps=4, **kwargs) for _ in range(3)]
     observations, infos = envs.reset(seed=7)
     firsts = [single.reset(seed=7 + row) for row, single in enumerate(singles)]
     actions = np.random.default_rng(0).uniform(-1, 1, (10, 3, 10)).astype(np.float32)
