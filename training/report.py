@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from torch import nn
 
-from training.run import _hardware, _now, _versions, read_metrics, to_json, write_json, write_text
+from training.run import hardware, now, read_metrics, to_json, versions, write_json, write_text
 from training.statistics import Estimate
 from worldmodels.episodes import EpisodeStore, Split
 from worldmodels.video.object_world import ObjectWorldModel
@@ -209,9 +209,9 @@ def manifest(
             "split": split,
             "note": reading[split],
         },
-        "versions": _versions(),
-        "hardware": _hardware(),
-        "date": _now(),
+        "versions": versions(),
+        "hardware": hardware(),
+        "date": now(),
     }
 
 

@@ -126,14 +126,14 @@ class Run:
                     f"cannot resume {self.folder} with other settings: {'; '.join(differences)}."
                     " Use the recorded ones, or start a new run in another folder"
                 )
-            self.manifest["resumed"].append(_now())
+            self.manifest["resumed"].append(now())
         else:
             self.manifest = {
                 **asked,
-                "started": _now(),
+                "started": now(),
                 "resumed": [],
-                "versions": _versions(),
-                "hardware": _hardware(),
+                "versions": versions(),
+                "hardware": hardware(),
             }
         write_json(self._manifest_path, self.manifest)
 
@@ -370,25 +370,28 @@ def _differences(recorded: Any, asked: Any, where: str = "") -> list[str]:
     return [] if recorded == asked else [f"{where.lstrip('.')} was {recorded!r}, now {asked!r}"]
 
 
-def _now() -> str:
+def now() -> str:
+    """The time in UTC, to the second."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
-def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that decide numbers."""
+    found = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
-            versions[package] = metadata.version(package)
+            found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    return versions
+    return found
 
 
-def _hardware() -> dict[str, Any]:
+def hardware() -> dict[str, Any]:
+    """The machine, and the command that was given (without its folder)."""
     return {
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
         "torch_threads": torch.get_num_threads(),
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
-        "command": sys.argv,
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
     }
