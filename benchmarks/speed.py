@@ -1,0 +1,135 @@
+"""Speed of the simulator and of the learned environment, one torch thread.
+
+    .venv/bin/python benchmarks/speed.py
+
+Every figure is the best of several repetitions: the machine's noise only ever adds time. Writes
+benchmarks/results/speed.json.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import torch
+from rich.console import Console
+
+import rlvr_envs  # noqa: F401  registers the ids
+from rlvr_envs.simulators.pusht import PushTWorld
+from rlvr_envs.simulators.pusht_batch import PushTBatch
+from rlvr_envs.simulators.pusht_drawing import PushTDrawing
+from rlvr_envs.simulators.pusht_policies import sample_states
+from training.report import Column, Table, sha256_of
+from training.run import hardware, now, to_json, versions, write_json
+
+REPETITIONS = 5
+MODEL = "pusht-rlvr"
+
+
+def best_rate(count: int, work: Callable[[], None]) -> float:
+    """Things per second: ``count`` divided by the shortest of several runs."""
+    seconds = []
+    for _ in range(REPETITIONS):
+        started = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - started)
+    return count / min(seconds)
+
+
+def single_world() -> float:
+    """Environment steps of one simulator without drawing."""
+    actions = np.random.default_rng(0).normal(size=(2000, 2)) * 0.2
+    start = sample_states(1, np.random.default_rng(0))[0]
+
+    def work() -> None:
+        world = PushTWorld()
+        world.set_state(start)
+        for action in actions:
+            world.step(action)
+
+    return best_rate(len(actions), work)
+
+
+def batch_of_worlds(count: int) -> float:
+    """Environment steps of many worlds together."""
+    states, batch = sample_states(count, np.random.default_rng(0)), PushTBatch(count)
+    actions = np.random.default_rng(0).normal(size=(50, count, 2)) * 0.2
+
+    def work() -> None:
+        batch.set_states(states)
+        for action in actions:
+            batch.step(action)
+
+    return best_rate(count * len(actions), work)
+
+
+def drawing() -> float:
+    """64 px frames."""
+    states, pen = sample_states(500, np.random.default_rng(0)), PushTDrawing(size=64)
+    return best_rate(len(states), lambda: [pen.frame(state) for state in states] and None)
+
+
+def learned(count: int, steps: int) -> float:
+    """Steps of the learned environment, frames included, summed over rows."""
+    envs = gym.make_vec("RLVRWorld/PushT-v0", num_envs=count, world_model=MODEL)
+    actions = np.random.default_rng(0).uniform(-0.4, 0.4, (steps, count, 10)).astype(np.float32)
+
+    def work() -> None:
+        envs.reset(seed=0)
+        for action in actions:
+            envs.step(action)
+
+    return best_rate(count * steps, work)
+
+
+def learned_single() -> float:
+    """The same through ``gym.make``."""
+    env = gym.make("RLVRWorld/PushT-v0", world_model=MODEL)
+    actions = np.random.default_rng(0).uniform(-0.4, 0.4, (19, 10)).astype(np.float32)
+
+    def work() -> None:
+        env.reset(seed=0)
+        for action in actions:
+            env.step(action)
+
+    return best_rate(len(actions), work)
+
+
+def main() -> None:
+    """Measure everything and print the table."""
+    torch.set_num_threads(1)
+    rows = {
+        "simulator, one world, no drawing": single_world(),
+        "simulator, 128 worlds together": batch_of_worlds(128),
+        "drawing of 64 px frames": drawing(),
+        "RLVRWorld/PushT-v0, one": learned_single(),
+        "RLVRWorld/PushT-v0, 64, in step": learned(64, 19),
+        "RLVRWorld/PushT-v0, 64, over the ends of episodes": learned(64, 50),
+    }
+    table = Table(
+        name="speed",
+        title="Things per second on one core (one learned step is five environment steps)",
+        columns=(Column(key="rate", title="per second", digits=0),),
+        rows={name: {"rate": rate} for name, rate in rows.items()},
+        notes=(f"best of {REPETITIONS} repetitions; world model {MODEL}",),
+    )
+    Console(width=120).print(table.rich())
+    protocol = {"task": "speed", "repetitions": REPETITIONS, "model": MODEL}
+    manifest = {
+        "protocol": protocol,
+        "protocol_sha256": sha256_of(protocol),
+        "versions": versions(),
+        "hardware": hardware(),
+        "date": now(),
+    }
+    write_json(
+        Path("benchmarks/results/speed.json"),
+        {"manifest": to_json(manifest), "tables": {"speed": table.to_json()}},
+    )
+
+
+if __name__ == "__main__":
+    main()
