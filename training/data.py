@@ -8,6 +8,7 @@ time.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -67,7 +68,12 @@ class PushTData:
 
     def poses(self, episodes: NDArray[np.int64], times: NDArray[np.int64]) -> Tensor:
         """True block poses ``(B, 4)``: x, y px, cosine, sine."""
-        return pose_of(torch.from_numpy(self.states[episodes, times]))
+        return pose_of(tensor_of(self.states[episodes, times]))
+
+
+def tensor_of(array: NDArray[Any]) -> Tensor:
+    """The array as a tensor on the default device, which a recipe sets for the time of its run."""
+    return torch.from_numpy(array).to(torch.get_default_device())
 
 
 def pose_of(states: Tensor) -> Tensor:
@@ -78,7 +84,7 @@ def pose_of(states: Tensor) -> Tensor:
 
 def to_float(images: NDArray[np.uint8]) -> Tensor:
     """Frames ``(..., H, W, 3)`` uint8 -> ``(..., 3, H, W)`` float32 in [0, 1], contiguous."""
-    return torch.from_numpy(images).movedim(-1, -3).contiguous().float() / 255
+    return tensor_of(images).movedim(-1, -3).contiguous().float() / 255
 
 
 def pose_errors(pose: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:

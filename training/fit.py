@@ -54,12 +54,15 @@ class FitConfig:
 
 
 def seeded(build: Callable[[], nn.Module], seed: int) -> Any:
-    """Build a module whose initial weights are a function of ``seed``; torch's global generator is left as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(
-            seed
-        )  # inside the fork only: torch's layers draw their weights from the global generator
-        return build()
+    """Build a module whose initial weights are a function of ``seed``, the same on every device.
+
+    It ends up on the default device; torch's global generator is left as it was.
+    """
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        # Inside the fork only: torch's layers draw their weights from the global generator.
+        torch.manual_seed(seed)
+        module = build()
+    return module.to(torch.get_default_device())
 
 
 def learning_rate(step: int, config: FitConfig) -> float:

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from training.data import PushTData, pose_of, to_float
+from training.data import PushTData, pose_of, tensor_of, to_float
 from training.fit import FitConfig, fit
 from training.run import Run
 from worldmodels.video.global_tokenizer import GlobalTokenizer
@@ -66,21 +66,21 @@ def tokenise(
     if cache is not None:
         kept = cache / f"codes-{_fingerprint(tokenizer, data)}.safetensors"
     if kept is not None and kept.exists():
-        ids = load_file(kept)["codes"].long()
+        ids = load_file(kept)["codes"].long().to(torch.get_default_device())
     else:
         ids = _encode_all(tokenizer, data)
         if kept is not None:
             kept.parent.mkdir(parents=True, exist_ok=True)
-            save_file({"codes": ids.int()}, kept.with_suffix(".tmp"))
+            save_file({"codes": ids.int().cpu()}, kept.with_suffix(".tmp"))
             os.replace(kept.with_suffix(".tmp"), kept)
-    proprio = torch.from_numpy(data.proprio)
+    proprio = tensor_of(data.proprio)
     with torch.no_grad():
         poses = tokenizer.pose(tokenizer.codes(ids))
     return TokenData(
         tokens=torch.cat([layout.encode_proprio(proprio), ids], -1),
-        actions=torch.from_numpy(data.actions),
+        actions=tensor_of(data.actions),
         poses=poses,
-        true_poses=pose_of(torch.from_numpy(data.states)),
+        true_poses=pose_of(tensor_of(data.states)),
         proprio=proprio,
     )
 
@@ -88,7 +88,7 @@ def tokenise(
 def _fingerprint(tokenizer: GlobalTokenizer, data: PushTData) -> str:
     sha = hashlib.sha256(f"{data.store.digest()} {len(data)} {data.ids[0]} {data.ids[-1]}".encode())
     for name, tensor in sorted(tokenizer.state_dict().items()):
-        sha.update(name.encode() + tensor.contiguous().numpy().tobytes())
+        sha.update(name.encode() + tensor.cpu().contiguous().numpy().tobytes())
     return sha.hexdigest()[:16]
 
 
@@ -98,7 +98,9 @@ def _encode_all(tokenizer: GlobalTokenizer, data: PushTData) -> Tensor:
     @torch.no_grad()
     def encode(names: Sequence[str]) -> Tensor:
         images = np.stack([np.asarray(data.store.episode(name).observations["image"]) for name in names])
-        return tokenizer.encode(to_float(images).flatten(0, 1)).unflatten(0, images.shape[:2])
+        return tokenizer.encode(to_float(images).flatten(0, 1).to(tokenizer.background.device)).unflatten(
+            0, images.shape[:2]
+        )
 
     chunks = [data.ids[i : i + 16] for i in range(0, len(data), 16)]
     with ThreadPoolExecutor(2) as pool:
@@ -156,8 +158,8 @@ def train_mle(
     )
 
     def loss(step: int, generator: np.random.Generator) -> tuple[Tensor, dict[str, float | Tensor]]:
-        episodes = torch.from_numpy(generator.integers(0, len(train), recipe.batch))
-        starts = torch.from_numpy(generator.integers(0, length - window + 1, recipe.batch))
+        episodes = tensor_of(generator.integers(0, len(train), recipe.batch))
+        starts = tensor_of(generator.integers(0, length - window + 1, recipe.batch))
         times = starts[:, None] + torch.arange(window)
         rows = episodes[:, None]
         tokens, poses = train.tokens[rows, times], train.poses[rows, times]

@@ -129,7 +129,7 @@ class FrameTask:
         tokens, logprobs = [], []
         for step in range(self.recipe.horizon):
             action = actions[:, known - 1 + step].repeat_interleave(group_size, 0)
-            state, predictions = world.step(state, action.numpy(), temperature=temperature)
+            state, predictions = world.step(state, action.cpu().numpy(), temperature=temperature)
             tokens.append(predictions.tokens)
             logprobs.append(predictions.logprobs)
         drawn = torch.cat(tokens, 1)
@@ -152,8 +152,8 @@ class FrameTask:
         ).frames()
         rows, times = self._window(prompts)
         ahead = times[:, self.recipe.history :]
-        flat_rows = rows.expand_as(ahead).flatten().numpy()
-        targets = self.frames.images(flat_rows, ahead.flatten().numpy()).unflatten(0, ahead.shape)
+        flat_rows = rows.expand_as(ahead).flatten().cpu().numpy()
+        targets = self.frames.images(flat_rows, ahead.flatten().cpu().numpy()).unflatten(0, ahead.shape)
         rewards, parts = frame_scores(
             frames.unflatten(0, (len(distinct), horizon)),
             targets[asked],

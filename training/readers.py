@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from training.data import PushTData, pose_errors
+from training.data import PushTData, pose_errors, tensor_of
 from training.fit import FitConfig, fit, seeded
 from training.run import Run
 from worldmodels.checkpoints import fill, find, read_config, read_weights
@@ -70,10 +70,10 @@ def train_reader(
         episodes = generator.integers(0, len(train), recipe.batch)
         times = generator.integers(0, train.states.shape[1], recipe.batch)
         images = train.images(episodes, times).contiguous(memory_format=torch.channels_last)
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(images.device.type, torch.bfloat16):
             features = reader.encoder(images)
         raw = reader.out(features.float())
-        states = torch.from_numpy(train.states[episodes, times]).float()
+        states = tensor_of(train.states[episodes, times]).float()
         truth = torch.cat([states[:, :4] / half - 1, states[:, 4:5].cos(), states[:, 4:5].sin()], 1)
         # Smooth L1: frames in which the agent has left the arena must not dominate.
         return F.smooth_l1_loss(raw, truth, beta=0.05), {}
@@ -91,7 +91,7 @@ def reader_errors(reader: PoseReader, data: PushTData, *, frames: int) -> dict[s
     index = np.linspace(0, len(data) * data.states.shape[1] - 1, frames).astype(np.int64)
     episodes, times = np.divmod(index, data.states.shape[1])
     agent, pose = reader(data.images(episodes, times))
-    states = torch.from_numpy(data.states[episodes, times])
+    states = tensor_of(data.states[episodes, times])
     distance, angle = pose_errors(pose, data.poses(episodes, times))
     away = (agent - states[:, :2]).norm(dim=-1)
     return {

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from training.data import PushTData
 from training.fit import FitConfig, seeded
 from training.grpo_loop import GRPOConfig
@@ -92,7 +94,7 @@ class Recipe:
 
     Attributes:
         description: One line.
-        run: Trains and returns the checkpoint folder.
+        run: Trains on torch's default device and returns the checkpoint folder.
     """
 
     description: str
@@ -233,7 +235,7 @@ def pusht_rlvr(job: Job, recipe: RLVRRecipe = RLVR) -> Path:
     if job.steps is not None:
         recipe = dataclasses.replace(recipe, grpo=dataclasses.replace(recipe.grpo, steps=job.steps))
     run = _run(job, {"rlvr": recipe, "base": job.base}, store)
-    perceptual = Perceptual(recipe.network)
+    perceptual = Perceptual(recipe.network).to(torch.get_default_device())
     tasks = [
         FrameTask(model, frames, tokens, recipe, perceptual)
         for frames, tokens in (

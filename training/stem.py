@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from training.data import tensor_of
 from training.fit import FitConfig, fit
 from training.mle import TokenData
 from training.run import Run
@@ -72,8 +73,8 @@ def train_stem(
         return moved, torch.cat([data.proprio[rows, times + 1], data.true_poses[rows, times + 1]], 1)
 
     def loss(step: int, generator: np.random.Generator) -> tuple[Tensor, dict[str, float | Tensor]]:
-        rows = torch.from_numpy(generator.integers(0, len(train), recipe.batch))
-        times = torch.from_numpy(generator.integers(0, transitions, recipe.batch))
+        rows = tensor_of(generator.integers(0, len(train), recipe.batch))
+        times = tensor_of(generator.integers(0, transitions, recipe.batch))
         moved, truth = predict(train, rows, times)
         motion = F.smooth_l1_loss(moved * scale, truth * scale, beta=0.05)
         codes = layout.code_digits_of(train.tokens[rows, times, PROPRIO_SIZE:]).float()
@@ -82,7 +83,7 @@ def train_stem(
         return motion + recipe.code_weight * mapped, {"motion": motion.detach(), "code_map": mapped.detach()}
 
     def evaluate() -> dict[str, float]:
-        rows, times = (torch.from_numpy(a.ravel()) for a in np.mgrid[: len(validation), :transitions])
+        rows, times = (tensor_of(a.ravel()) for a in np.mgrid[: len(validation), :transitions])
         moved, truth = predict(validation, rows, times)
         before = validation.true_poses[rows, times]
         moves = (truth[:, 4:6] - before[:, :2]).norm(dim=-1) > MOVED_PX

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from training.data import PushTData, pose_errors
+from training.data import PushTData, pose_errors, tensor_of
 from training.fit import FitConfig, fit, seeded
 from training.readers import PoseReader
 from training.run import Run
@@ -88,7 +88,7 @@ def train_global_tokenizer(
     half = recipe.tokenizer.arena_px / 2
 
     def encode(images: Tensor) -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(images.device.type, torch.bfloat16):
             features = model.encoder(images.contiguous(memory_format=torch.channels_last))
         shape = (-1, recipe.tokenizer.num_tokens, len(recipe.tokenizer.levels))
         return model.to_codes(features.float()).reshape(shape)
@@ -103,7 +103,7 @@ def train_global_tokenizer(
             codes = model.fsq.soft(z).flatten(1)
         else:
             codes = model.fsq.quantize(z).flatten(1)
-        agent = torch.from_numpy(train.states[episodes, partners, :2]).float()
+        agent = tensor_of(train.states[episodes, partners, :2]).float()
         frame = model.decode_codes(codes, agent)
         painted = ((target - model.background).abs().amax(1, keepdim=True) > PAINTED).float()
         pixel = ((frame - target).square() * (1 + recipe.painted_weight * painted)).mean()
@@ -111,7 +111,7 @@ def train_global_tokenizer(
         scale = torch.tensor([1 / half, 1 / half, 1.0, 1.0])
         posed = F.smooth_l1_loss(pose * scale, truth * scale, beta=0.02)
         total = recipe.pixel_weight * pixel + recipe.pose_weight * posed
-        swapped = torch.from_numpy(partners != times)
+        swapped = tensor_of(partners != times)
         still = torch.zeros(())
         if swapped.any():
             bound = model.fsq.bound
@@ -135,12 +135,12 @@ def tokenizer_errors(model: GlobalTokenizer, data: PushTData, *, episodes: int) 
     images = data.images(rows, times)
     ids = torch.cat([model.encode(part) for part in images.split(256)])
     distance, angle = pose_errors(model.pose(model.codes(ids)), data.poses(rows, times))
-    agent = torch.from_numpy(data.states[rows, times, :2]).float()
+    agent = tensor_of(data.states[rows, times, :2]).float()
     frames = torch.cat([model.decode(i, a) for i, a in zip(ids.split(256), agent.split(256), strict=True)])
     per_episode = ids.unflatten(0, (episodes, length))
     kept = (per_episode[:, 1:] == per_episode[:, :-1]).float().mean(-1)
     moves = np.abs(np.diff(data.states[:episodes, :, 2:5], axis=1)).max(-1)
-    still = torch.from_numpy(moves < 1e-6)
+    still = tensor_of(moves < 1e-6)
     return {
         "mse": float((frames - images).square().mean()),
         "block_px": float(distance.mean()),

@@ -21,6 +21,7 @@ def train(
     reader: str = "pusht-reader",
     tokenizer: str = "pusht-tokenizer",
     base: str = "pusht-base",
+    device: str = "cpu",
     threads: int = 1,
 ) -> None:
     """Train a model by a recipe (see 'rlvr-world list'). Interrupted, --resume goes on.
@@ -35,12 +36,20 @@ def train(
         reader: Pose reader that a tokenizer starts from: bundled name, folder or hub id.
         tokenizer: Tokenizer of a base model: the same.
         base: World model to train further: the same.
+        device: Where to train: cpu or cuda.
         threads: Threads to compute with.
     """
     use_threads(threads)
     if steps is not None and steps < 1:
         raise ValueError(f"--steps is {steps}; it must be at least 1")
+    import torch
+
     from training.recipes import RECIPES, Job
+
+    if device != "cpu" and not (device.startswith("cuda") and torch.cuda.is_available()):
+        raise ValueError(
+            f"--device is {device!r}, which is not to be had here; use cpu, or cuda on a machine with a GPU"
+        )
 
     chosen = choose("recipe", recipe, RECIPES)
     folder = folder or Path("runs") / recipe
@@ -56,6 +65,6 @@ def train(
         tokenizer=tokenizer,
         base=base,
     )
-    with on_interrupt("go on with the same command and --resume"):
+    with on_interrupt("go on with the same command and --resume"), torch.device(device):
         model = chosen.run(job)
     console.print(f"metrics: {folder / 'metrics.jsonl'}\nmodel: {model}")

@@ -111,13 +111,13 @@ class ObjectRolloutState:
         if len(lengths) == len(groups):
             return cls(tuple(groups), order)
         starts = np.cumsum([0] + [len(group.seeds) for group in groups])
-        merged, place = [], torch.empty(int(starts[-1]), dtype=torch.int64)
+        merged, place = [], torch.empty(int(starts[-1]), dtype=torch.int64, device="cpu")
         filled = 0
         for length in lengths:
             members = [i for i, group in enumerate(groups) if group.tokens.shape[1] == length]
             for i in members:
                 size = len(groups[i].seeds)
-                place[starts[i] : starts[i] + size] = torch.arange(filled, filled + size)
+                place[starts[i] : starts[i] + size] = torch.arange(filled, filled + size, device="cpu")
                 filled += size
             merged.append(groups[members[0]] if len(members) == 1 else _merged([groups[i] for i in members]))
         return cls(tuple(merged), place[order])
@@ -127,17 +127,17 @@ class ObjectRolloutState:
 
     def select(self, rows: Sequence[int]) -> ObjectRolloutState:
         """Some rows, in the given order."""
-        wanted = torch.as_tensor(np.asarray(rows, dtype=np.int64))
+        wanted = torch.from_numpy(np.asarray(rows, dtype=np.int64))
         if len(wanted) and not (-len(self) <= int(wanted.min()) and int(wanted.max()) < len(self)):
             raise IndexError(f"rows {list(rows)} of a state with {len(self)} rows")
         places = self.order[wanted]
-        groups, order, start, taken = [], torch.empty(len(wanted), dtype=torch.int64), 0, 0
+        groups, order, start, taken = [], torch.empty(len(wanted), dtype=torch.int64, device="cpu"), 0, 0
         for group in self.groups:
             size = len(group.seeds)
             mine = ((places >= start) & (places < start + size)).nonzero().squeeze(1)
             if len(mine):
                 groups.append(group.take(places[mine] - start))
-                order[mine] = torch.arange(taken, taken + len(mine))
+                order[mine] = torch.arange(taken, taken + len(mine), device="cpu")
                 taken += len(mine)
             start += size
         return ObjectRolloutState(tuple(groups), order)
@@ -147,7 +147,7 @@ class ObjectRolloutState:
         if n < 1:
             raise ValueError(f"cannot fork into {n} copies; give at least 1")
         groups = tuple(group.repeated(n) for group in self.groups)
-        order = (self.order[:, None] * n + torch.arange(n)).flatten()
+        order = (self.order[:, None] * n + torch.arange(n, device="cpu")).flatten()
         return ObjectRolloutState(groups, order)
 
     def reseeded(self, seeds: Tensor) -> ObjectRolloutState:
@@ -196,7 +196,10 @@ class FramePredictions:
         with _threads_for(len(self)):
             frames = self.frames()
         image = (frames.clamp(0, 1) * 255).round().to(torch.uint8).movedim(1, -1).contiguous()
-        return {"image": image.numpy(), "proprio": self._dynamics.layout.proprio(self.tokens).numpy()}
+        return {
+            "image": image.cpu().numpy(),
+            "proprio": self._dynamics.layout.proprio(self.tokens).cpu().numpy(),
+        }
 
     @torch.no_grad()
     def frames(self) -> Tensor:
@@ -211,7 +214,7 @@ class FramePredictions:
         proprio = self._dynamics.layout.proprio(self.tokens)
         pose = self._tokenizer.pose(self._tokenizer.codes(self.tokens[:, PROPRIO_SIZE:]))
         angle = torch.atan2(pose[:, 3:4], pose[:, 2:3]) % (2 * torch.pi)
-        return torch.cat([proprio[:, :2], pose[:, :2], angle, proprio[:, 2:]], 1).numpy()
+        return torch.cat([proprio[:, :2], pose[:, :2], angle, proprio[:, 2:]], 1).cpu().numpy()
 
 
 class ObjectWorldModel:
@@ -246,6 +249,11 @@ class ObjectWorldModel:
         self.top_k = top_k
         self.action_shape: tuple[int, ...] | None = (dynamics.config.action_size,)
 
+    @property
+    def device(self) -> torch.device:
+        """Where tokens live and are predicted. Which row is where is kept on the processor."""
+        return self.dynamics.slot.device
+
     @torch.no_grad()
     def encode(self, observations: Sequence[Observation]) -> Tensor:
         """Tokens ``(B, S)`` of observations ``{"image": (H, W, 3) uint8, "proprio": (4,)}``.
@@ -262,10 +270,11 @@ class ObjectWorldModel:
                     f"observation {row} has image {image} and proprio {proprio}; expected "
                     f"({side}, {side}, 3) uint8 and ({PROPRIO_SIZE},) float"
                 )
-        images = torch.from_numpy(np.stack([np.asarray(o["image"]) for o in observations]))
+        images = torch.from_numpy(np.stack([np.asarray(o["image"]) for o in observations])).to(self.device)
         frames = images.movedim(-1, 1).contiguous().float() / 255
         codes = torch.cat([self.tokenizer.encode(part) for part in frames.split(256)])
-        proprio = torch.from_numpy(np.stack([np.asarray(o["proprio"], np.float32) for o in observations]))
+        stacked = np.stack([np.asarray(o["proprio"], np.float32) for o in observations])
+        proprio = torch.from_numpy(stacked).to(self.device)
         return torch.cat([self.dynamics.layout.encode_proprio(proprio), codes], 1)
 
     def start(self, histories: Sequence[History], *, seeds: Sequence[int]) -> ObjectRolloutState:
@@ -279,7 +288,7 @@ class ObjectWorldModel:
             rows = [i for i, k in enumerate(kept) if len(k) == length]
             between = [list(histories[i].actions)[-(length - 1) :] if length > 1 else [] for i in rows]
             actions = torch.stack([self._checked_actions(taken, length - 1) for taken in between])
-            own = torch.tensor([seeds[i] for i in rows], dtype=torch.int64)
+            own = torch.tensor([seeds[i] for i in rows], dtype=torch.int64, device=self.device)
             with _threads_for(len(rows)):
                 tokens = self.encode([o for i in rows for o in kept[i]]).unflatten(0, (len(rows), length))
                 part = self.start_tokens(tokens, actions, own)
@@ -297,7 +306,7 @@ class ObjectWorldModel:
             steps=torch.zeros_like(seeds),
             cache=self._prefilled(tokens, actions),
         )
-        return ObjectRolloutState((group,), torch.arange(len(tokens)))
+        return ObjectRolloutState((group,), torch.arange(len(tokens), device="cpu"))
 
     def _checked_actions(self, actions: Any, count: int) -> Tensor:
         array = (
@@ -311,7 +320,7 @@ class ObjectWorldModel:
             )
         if not np.isfinite(array).all():
             raise ValueError("actions hold a value that is not finite; give finite numbers")
-        return torch.from_numpy(array)
+        return torch.from_numpy(array).to(self.device)
 
     def step(
         self, state: RolloutState, actions: Any, *, temperature: float = 1.0
@@ -323,7 +332,7 @@ class ObjectWorldModel:
             )
         checked = self._checked_actions(actions, len(state))
         inverse = torch.empty_like(state.order)
-        inverse[state.order] = torch.arange(len(state))
+        inverse[state.order] = torch.arange(len(state), device="cpu")
         groups, tokens, logprobs, start = [], [], [], 0
         for group in state.groups:
             rows = inverse[start : start + len(group.seeds)]
