@@ -65,6 +65,8 @@ _COST_COLUMNS = (
 )
 _HIGHER_IS_BETTER = ("psnr", "ssim")
 _OF_REWARD = ("lpips", "mae", "mse", "psnr", "ssim", "repetition")
+# Metrics that a part of the reward decides. The decoder paints the agent where proprioception says it is.
+_REWARDED_BY = {**{name: name for name in _OF_REWARD}, "proprio_px": "proprio", "agent_px": "proprio"}
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ def _notes(kind: str, steps: int) -> tuple[str, ...]:
     if kind == "picture":
         return (interval,) if steps == 1 else (interval, f"mean over the {steps} predicted frames")
     read = (
-        "read by an independent pose reader"
+        "read by a pose reader that was trained on true frames and is part of no reward"
         if kind == "pose"
         else "read by the model's tokenizer; no picture"
     )
@@ -232,7 +234,7 @@ def difference_table(
                     cells[f"{first} - {second}, {steps} step{'s' * (steps > 1)}, {mode}: {key}"] = {
                         "difference": difference,
                         "verdict": _verdict(difference, key),
-                        "rewarded": "yes" if key in _OF_REWARD and getattr(reward, key) > 0 else "no",
+                        "rewarded": "yes" if _rewarded(key, reward) else "no",
                     }
     return Table(
         name="differences",
@@ -245,6 +247,11 @@ def difference_table(
         rows=cells,
         notes=("95 % paired bootstrap over episodes, metrics in their own units (not x100)",),
     )
+
+
+def _rewarded(metric: str, reward: FrameRewardConfig) -> bool:
+    part = _REWARDED_BY.get(metric)
+    return part is not None and getattr(reward, part) > 0
 
 
 def _verdict(difference: Estimate, metric: str) -> str:

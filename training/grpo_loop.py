@@ -265,7 +265,7 @@ class GRPOTrainer(Generic[PromptT]):
         config, device = self.config, rollout.tokens.device
         informative = advantages.view(len(prompts), config.group_size).ne(0).any(dim=1).cpu()
         sums = _Sums()
-        for minibatch in torch.arange(len(prompts)).chunk(config.minibatches):
+        for minibatch in torch.arange(len(prompts), device="cpu").chunk(config.minibatches):
             kept = minibatch[informative[minibatch]]
             if len(kept) == 0:
                 continue
@@ -329,7 +329,7 @@ class GRPOTrainer(Generic[PromptT]):
 
     def _rows(self, prompts: Tensor, device: torch.device) -> Tensor:
         size = self.config.group_size
-        return (prompts[:, None] * size + torch.arange(size)).flatten().to(device)
+        return (prompts[:, None] * size + torch.arange(size, device="cpu")).flatten().to(device)
 
     def _check_rollout(self, step: int, rollout: Rollout) -> None:
         rows = self.config.prompts_per_step * self.config.group_size

@@ -10,6 +10,7 @@ Absent: training, and any choice that looks at the results.
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -197,6 +198,9 @@ _MODELS: dict[str, ObjectWorldModel] = {}  # of this process: sent to workers on
 
 
 def _receive(models: dict[str, ObjectWorldModel]) -> None:
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches every process; the first one ends the others
     torch.set_num_threads(1)
     _MODELS.update(models)
 

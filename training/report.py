@@ -204,7 +204,7 @@ def manifest(
         "protocol_sha256": sha256_of(plain),
         "weights_sha256": dict(weights),
         "data": {
-            "folder": str(store.folder),
+            "folder": store.folder.name,
             "digest": store.digest(),
             "split": split,
             "note": reading[split],

@@ -1,10 +1,10 @@
 """One training run in one folder: what was asked for, what happened, and where to go on from.
 
 ```
-runs/<name>/manifest.json                            config, seed, data hash, versions, hardware; written
-first runs/<name>/metrics.jsonl                            one line per logged step
-runs/<name>/checkpoints/step-00000100/state.json     step, the caller's numbers, and what the tensor files
-hold runs/<name>/checkpoints/step-00000100/<part>.safetensors
+runs/<name>/manifest.json                            config, seed, data hash, versions, hardware; first of all
+runs/<name>/metrics.jsonl                            one line per step
+runs/<name>/checkpoints/step-00000100/state.json     step, the caller's numbers, and the names of the parts
+runs/<name>/checkpoints/step-00000100/<part>.safetensors
 ```
 
 Special: a checkpoint is complete or absent (written beside, then renamed), never a pickle
@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from tqdm import tqdm
@@ -177,13 +178,22 @@ class Run:
         return sorted(path for path in self._checkpoints.glob("step-*") if (path / "state.json").exists())
 
     def load(self) -> tuple[int, Snapshot] | None:
-        """The newest checkpoint as (steps done, snapshot), or None. Cuts the log back to it."""
+        """The newest checkpoint as (steps done, snapshot), or None. Cuts the log back to it.
+
+        Raises:
+            ValueError: The checkpoint is damaged; names it and what to do.
+        """
         if not self.checkpoints():
             self._cut_log(0)
             return None
         newest = self.checkpoints()[-1]
-        content = json.loads((newest / "state.json").read_text(encoding="utf-8"))
-        tensors = {part: load_file(newest / f"{part}.safetensors") for part in content["parts"]}
+        try:
+            content = json.loads((newest / "state.json").read_text(encoding="utf-8"))
+            tensors = {part: load_file(newest / f"{part}.safetensors") for part in content["parts"]}
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
+            raise ValueError(
+                f"the checkpoint {newest} is damaged ({error}): remove that folder and resume from the one before"
+            ) from error
         self._cut_log(content["step"])
         return content["step"], Snapshot(tensors=tensors, state=content["state"])
 
@@ -387,11 +397,12 @@ def versions() -> dict[str, str]:
 
 
 def hardware() -> dict[str, Any]:
-    """The machine, and the command that was given (without its folder)."""
+    """The machine, and the command that was given; of an absolute path only its last part, the rest is private."""
+    command = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv]
     return {
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
         "torch_threads": torch.get_num_threads(),
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "command": [Path(command[0]).name, *command[1:]],
     }

@@ -34,7 +34,7 @@ class GlobalTokenizerRecipe:
         fit: Optimisation.
         batch: Frames per step.
         soft_until: Share of the steps with codes bounded but not rounded yet.
-        pixel_weight, painted_weight: Weight of the squared pixel error, and how much more a painted pixel counts.
+        pixel_weight, painted_weight: Weight of the absolute pixel error (L1: squares blur edges), and how much more a painted pixel counts.
         pose_weight: Weight of the pose read from the codes.
         still_weight: Weight of the difference between the codes of two frames with the same object pose.
     """
@@ -43,7 +43,7 @@ class GlobalTokenizerRecipe:
     fit: FitConfig = FitConfig(steps=5000, learning_rate=2e-3)
     batch: int = 48
     soft_until: float = 0.15
-    pixel_weight: float = 20.0
+    pixel_weight: float = 4.0
     painted_weight: float = 10.0
     pose_weight: float = 20.0
     still_weight: float = 0.02
@@ -106,7 +106,7 @@ def train_global_tokenizer(
         agent = tensor_of(train.states[episodes, partners, :2]).float()
         frame = model.decode_codes(codes, agent)
         painted = ((target - model.background).abs().amax(1, keepdim=True) > PAINTED).float()
-        pixel = ((frame - target).square() * (1 + recipe.painted_weight * painted)).mean()
+        pixel = ((frame - target).abs() * (1 + recipe.painted_weight * painted)).mean()
         truth, pose = train.poses(episodes, times), model.pose(codes)
         scale = torch.tensor([1 / half, 1 / half, 1.0, 1.0])
         posed = F.smooth_l1_loss(pose * scale, truth * scale, beta=0.02)

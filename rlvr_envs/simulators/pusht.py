@@ -181,13 +181,3 @@ class PushTWorld:
         """Share of the block that lies inside the same block at ``goal_pose`` (x, y, angle), in [0, 1]."""
         state = self.state()
         return coverage(state[2:5], goal_pose, shape=self.shape)
-
-
-def sample_state(generator: np.random.Generator) -> FloatArray:
-    """A random start: agent anywhere 50 to 450 px, block 100 to 400 px and at any angle, agent at rest.
-
-    The ranges are those of the published environments' seeded reset.
-    """
-    agent = generator.uniform(50, 450, size=2)
-    block = generator.uniform(100, 400, size=2)
-    return np.array([*agent, *block, generator.uniform(-np.pi, np.pi), 0.0, 0.0])
