@@ -1,9 +1,10 @@
-"""What the stem brings: the same decoder, data and number of steps, without it, with it, and with it trained first.
+"""What the stem brings: the same decoder, data and number of steps, without it, with it, and with it trained
+first.
 
-    .venv/bin/python benchmarks/dynamics_ablation.py --data data/pusht --steps 2400
+.venv/bin/python benchmarks/dynamics_ablation.py --data data/pusht --steps 2400
 
-Prints one table of validation figures and writes benchmarks/results/dynamics-ablation.json. An interrupted run goes on
-when called again.
+Prints one table of validation figures and writes benchmarks/results/dynamics-ablation.json. An interrupted
+run goes on when called again.
 """
 
 from __future__ import annotations

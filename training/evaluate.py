@@ -2,9 +2,9 @@
 
 Special: *the metric in a table is the reward function* (``training.rewards.frames``), applied to what an
 environment would return, 8-bit frames. Beside it stands a measure that no reward contains: where the block is
-in the decoded frame, read by a pose reader that was trained on true frames, and apart for cases in which it moved. Windows are
-computed in fixed blocks, so the numbers depend on nothing but protocol, weights and data; finished blocks are
-kept, and a repeated call skips them.
+in the decoded frame, read by a pose reader that was trained on true frames, and apart for cases in which it
+moved. Windows are computed in fixed blocks, so the numbers depend on nothing but protocol, weights and data;
+finished blocks are kept, and a repeated call skips them.
 
 Absent: choosing checkpoints. Give the test split once, at the end.
 """

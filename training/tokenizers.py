@@ -34,7 +34,8 @@ class GlobalTokenizerRecipe:
         fit: Optimisation.
         batch: Frames per step.
         soft_until: Share of the steps with codes bounded but not rounded yet.
-        pixel_weight, painted_weight: Weight of the absolute pixel error (L1: squares blur edges), and how much more a painted pixel counts.
+        pixel_weight, painted_weight: Weight of the absolute pixel error (L1: squares blur edges), and how much more a
+            painted pixel counts.
         pose_weight: Weight of the pose read from the codes.
         still_weight: Weight of the difference between the codes of two frames with the same object pose.
     """

@@ -1,4 +1,6 @@
-"""GRPO on decoded frames, at toy size: sampled log-probabilities are the trained ones, scores see frames, it runs."""
+"""GRPO on decoded frames, at toy size: sampled log-probabilities are the trained ones, scores see frames, it
+runs.
+"""
 
 import dataclasses
 
