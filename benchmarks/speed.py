@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -22,8 +21,8 @@ from rlvr_envs.simulators.pusht import PushTWorld
 from rlvr_envs.simulators.pusht_batch import PushTBatch
 from rlvr_envs.simulators.pusht_drawing import PushTDrawing
 from rlvr_envs.simulators.pusht_policies import sample_states
-from training.report import Column, Table, sha256_of
-from training.run import hardware, now, to_json, versions, write_json
+from training.report import Column, Report, Table, sha256_of
+from training.run import hardware, now, to_json, versions
 
 REPETITIONS = 5
 MODEL = "pusht-rlvr"
@@ -125,10 +124,8 @@ def main() -> None:
         "hardware": hardware(),
         "date": now(),
     }
-    write_json(
-        Path("benchmarks/results/speed.json"),
-        {"manifest": to_json(manifest), "tables": {"speed": table.to_json()}},
-    )
+    report = Report(name="speed", tables=(table,), manifest=to_json(manifest))
+    report.write()
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ ENVIRONMENT_STEPS_PER_SECOND = 10
 
 def pusht(
     *,
-    world_model: WorldModel | str,
+    world_model: WorldModel | str | Path,
     frame_skip: int = PUSHT_FRAME_SKIP,
     success: SuccessRule = "state",
     reward: RewardRule = "sparse",
@@ -103,7 +104,7 @@ def pusht(
 
 def pusht_vector(
     *,
-    world_model: WorldModel | str,
+    world_model: WorldModel | str | Path,
     num_envs: int,
     max_episode_steps: int | None = None,
     frame_skip: int = PUSHT_FRAME_SKIP,

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -48,14 +49,15 @@ class LearnedEnv(gym.Env[Any, Any]):
         render_mode: ``"rgb_array"`` or None.
 
     Raises:
-        ValueError: The world model's actions have another shape than the task's.
+        FileNotFoundError: No checkpoint of that name.
+        ValueError: No world model, or its actions have another shape than the task's.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 2}  # noqa: RUF012  (Gymnasium's own interface)
 
     def __init__(
         self,
-        world_model: WorldModel | str,
+        world_model: WorldModel | str | Path,
         task: Task,
         *,
         temperature: float = 1.0,
@@ -162,7 +164,7 @@ class LearnedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
 
     def __init__(
         self,
-        world_model: WorldModel | str,
+        world_model: WorldModel | str | Path,
         task: Task,
         *,
         num_envs: int,
@@ -303,14 +305,19 @@ class LearnedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         return observations, infos
 
 
-def _ready(world_model: WorldModel | str, task: Task, temperature: float) -> WorldModel:
+def _ready(world_model: WorldModel | str | Path, task: Task, temperature: float) -> WorldModel:
     """The world model itself, loaded if it is a name, once it is known to fit the task."""
     if not (np.isfinite(temperature) and temperature >= 0):
         raise ValueError(f"temperature is {temperature}; it must be a finite number of at least 0")
-    if isinstance(world_model, str):
+    if isinstance(world_model, str | Path):
         from worldmodels import load  # imports torch, which an environment over another model may not need
 
         world_model = load(world_model)
+    if not isinstance(world_model, WorldModel):
+        raise ValueError(
+            f"world_model is {type(world_model).__name__}; give the name, folder or hub id of a checkpoint, or a"
+            " worldmodels.api.WorldModel: start, step, history_length and action_shape"
+        )
     expected = task.action_space.shape if isinstance(task.action_space, gym.spaces.Box) else None
     if world_model.action_shape != expected:
         raise ValueError(

@@ -269,13 +269,15 @@ def evaluate_prediction(
         seed=config.window_seed,
     )
     hashes = {name: model_sha256(model) for name, model in models.items()}
-    reader_hash = weights_sha256(reader)
+    instrument_hashes = {"pose reader": weights_sha256(reader), "LPIPS": weights_sha256(perceptual)}
+    if vgg is not None:
+        instrument_hashes["LPIPS (VGG)"] = weights_sha256(vgg)
     # What decides the numbers of every row: the list is there because a window's draws depend on its number.
     shared = {
         "data": data.store.digest(),
         "windows": windows.to_protocol(),
         "frames": [config.history_frames, config.horizon_steps],
-        "reader": reader_hash,
+        "instruments": instrument_hashes,
         "vgg_windows": config.vgg_windows,
     }
     instruments = Instruments(reader, perceptual, vgg)
@@ -332,7 +334,7 @@ def evaluate_prediction(
         "config": config,
         "windows": windows.to_protocol(),
     }
-    weights = {**hashes, "pose reader": reader_hash}
+    weights = {**hashes, **instrument_hashes}
     return Report(
         name="pusht-prediction",
         tables=tuple(tables),

@@ -225,7 +225,8 @@ def weights_sha256(*modules: nn.Module) -> str:
     """Hash of all tensors of some modules, by name, shape and content as they are in memory."""
     sha = hashlib.sha256()
     for module in modules:
-        for name, tensor in sorted(module.state_dict().items()):
+        # The state dict lacks buffers that are not stored, and those are all that LPIPS consists of.
+        for name, tensor in sorted({**module.state_dict(), **dict(module.named_buffers())}.items()):
             array = tensor.detach().cpu().contiguous().numpy()
             sha.update(f"{name} {array.dtype} {array.shape}".encode())
             sha.update(array.tobytes())

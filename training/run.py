@@ -397,12 +397,18 @@ def versions() -> dict[str, str]:
 
 
 def hardware() -> dict[str, Any]:
-    """The machine, and the command that was given; of an absolute path only its last part, the rest is private."""
-    command = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv]
+    """The machine, and the command that was given, without folders outside of the working folder."""
     return {
-        "platform": platform.platform(),
+        "platform": f"{platform.system()} {platform.machine()}",
         "cpus": os.cpu_count(),
         "torch_threads": torch.get_num_threads(),
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
-        "command": [Path(command[0]).name, *command[1:]],
+        "command": [Path(sys.argv[0]).name, *map(_without_outer_folders, sys.argv[1:])],
     }
+
+
+def _without_outer_folders(word: str) -> str:
+    """Of a path that leads out of the working folder only the last part: the rest is the user's own business."""
+    option, equals, value = word.rpartition("=")
+    path = Path(value)
+    return f"{option}{equals}{path.name}" if path.is_absolute() or ".." in path.parts else word

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from planners import ImaginedCost, StableWorldModelCost, imagine
+import worldmodels
+from planners import ImaginedCost, StableWorldModelCost, StateCost, imagine
 from tests.planners.toy import GAIN, ToyWorldModel, observe, position_cost, start_histories
 
 STARTS = np.array([[0.0, 0.0], [1.0, -1.0]])
@@ -84,3 +85,28 @@ def test_its_solvers_plan_in_our_world_model(solver_name):
     assert actions.shape == (2, 4, 2)
     ends = STARTS + GAIN * actions.sum(1).numpy()
     assert np.linalg.norm(ends - GOALS, axis=1).max() < 0.15
+
+
+def test_its_cem_plans_in_the_bundled_world_model():
+    try:
+        from stable_worldmodel.solver import CEMSolver
+    except ImportError as error:
+        pytest.skip(f"stable-worldmodel is not installed: {error}")
+    sims = [gym.make("rlvr_envs:RLVRWorld/PushT-Sim-v0") for _ in range(2)]
+    seen = [sim.reset(seed=seed) for seed, sim in enumerate(sims)]
+    entries = [
+        {"pixels": o["image"], "proprio": o["proprio"], "goal_state": i["goal_state"]} for o, i in seen
+    ]
+    info = {key: torch.from_numpy(np.stack([e[key] for e in entries]))[:, None] for key in entries[0]}
+    cost = StableWorldModelCost(
+        cost=ImaginedCost(world_model=worldmodels.load("pusht-base"), goal_cost=StateCost()),
+        goal_keys="goal_state",
+    )
+    solver = CEMSolver(cost, batch_size=2, num_samples=32, n_steps=3, topk=4, var_scale=0.3)
+    space = gym.spaces.Box(-1, 1, (2, 2), dtype=np.float32)
+    solver.configure(action_space=space, n_envs=2, config=SimpleNamespace(horizon=2, action_block=5))
+    plans = solver.solve(info)["actions"]
+    assert plans.shape == (2, 2, 10)
+    candidates = torch.stack([plans.float(), torch.zeros(2, 2, 10)], 1)  # the plan, and staying
+    planned, stayed = cost.get_cost({k: v[:, None] for k, v in info.items()}, candidates).T
+    assert (planned < stayed).all()

@@ -1,11 +1,13 @@
 """The learned environment with the weights that ship: batched = single, in step and after restarts."""
 
+from pathlib import Path
+
 import gymnasium as gym
 import numpy as np
 import pytest
 
 import rlvr_envs  # noqa: F401  registers the ids
-from worldmodels.checkpoints import bundled
+from worldmodels.checkpoints import ASSETS, bundled
 
 ACTIONS = np.random.default_rng(0).uniform(-0.5, 0.5, (7, 4, 10)).astype(np.float32)
 
@@ -46,3 +48,12 @@ def test_the_agent_goes_where_the_action_says():
     moved, _, _, _, _ = env.step(right)
     assert moved["proprio"][0] - observation["proprio"][0] > 40
     assert abs(moved["proprio"][1] - observation["proprio"][1]) < 10
+
+
+def test_a_world_model_can_be_a_folder_and_nothing_that_is_none():
+    env = gym.make("RLVRWorld/PushT-v0", world_model=ASSETS / "pusht-base")
+    env.reset(seed=0)
+    with pytest.raises(FileNotFoundError, match="no checkpoint"):
+        gym.make("RLVRWorld/PushT-v0", world_model=Path("/no/such/model"))
+    with pytest.raises(ValueError, match="world_model is dict; give the name, folder"):
+        gym.make("RLVRWorld/PushT-v0", world_model={})

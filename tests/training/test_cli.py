@@ -8,14 +8,17 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from training.__main__ import COMMANDS, TRACEBACK_VARIABLE, main
+from training.commands.collect import report
 from training.fit import seeded
 from training.readers import PoseReader, PoseReaderConfig
+from worldmodels.api import Episode
 from worldmodels.checkpoints import save, tokenizer_config, world_config
-from worldmodels.episodes import EpisodeStore
+from worldmodels.episodes import EpisodeStore, write_all
 from worldmodels.video.global_tokenizer import GlobalTokenizer, GlobalTokenizerConfig
 from worldmodels.video.object_dynamics import ObjectDynamics, ObjectDynamicsConfig
 from worldmodels.video.object_world import ObjectWorldModel
@@ -109,6 +112,25 @@ def test_collect_reports_and_continues(capsys, tmp_path):
     assert EpisodeStore(folder).digest() == first  # nothing was added or changed
     run(capsys, *arguments, 129)
     assert len(EpisodeStore(folder)) == 256
+
+
+def test_the_report_knows_episodes_that_were_made_elsewhere(capsys, tmp_path):
+    state = np.zeros((3, 7))
+    state[2, 2] = 5.0  # the block moves in the second of two steps
+    episodes = [
+        Episode(
+            id=name,
+            observations={"image": np.zeros((3, 2, 2, 3), np.uint8)},
+            actions=np.zeros((2, 10)),
+            rewards=np.zeros(2),
+            info={"state": state},
+        )
+        for name in ("pusht_noise-train-0", "pusht-0-00003-000")
+    ]
+    report(write_all(tmp_path, episodes))
+    out = capsys.readouterr().out
+    assert re.search(r"\(made elsewhere\) +│ +1 │ +50%", out)
+    assert re.search(r"expert +│ +1 │ +50%", out)
 
 
 @pytest.mark.slow

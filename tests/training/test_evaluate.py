@@ -124,7 +124,7 @@ def test_every_row_says_what_it_cost(report):
     episodes = len({episode for episode, _ in made.manifest["protocol"]["windows"]})
     assert all(cells["windows"] == 6 and cells["n"] == episodes for cells in rows.values())
     assert made.manifest["protocol"]["config"]["sampling_seeds"] == [0, 1]
-    assert set(made.manifest["weights_sha256"]) == {"base", "rlvr", "pose reader"}
+    assert set(made.manifest["weights_sha256"]) == {"base", "rlvr", "pose reader", "LPIPS"}
     made.markdown()
 
 
@@ -245,6 +245,21 @@ def test_differences_are_paired_and_know_which_way_is_better(data):
     }
     assert cells["lpips"]["difference"].value == pytest.approx(-0.1)
     assert table.rows["a - b, 1 step, greedy: lpips"]["verdict"] == "not distinguishable"
+
+
+def test_what_the_reward_decides_through_proprioception_counts_as_rewarded(data):
+    windows: Windows = some_windows(data, 4, horizon=1)
+    keys = ("proprio_px", "agent_px", "block_px", "lpips")
+    row = rows_of(windows, **{key: np.zeros((4, 1)) for key in keys})
+    rows = {f"{name}, {mode}": row for name in "ab" for mode in ("sampled", "greedy")}
+
+    def rewarded(reward):
+        table = difference_table(rows, windows, [("a", "b")], reward, seed=0)
+        return {key for key in keys if table.rows[f"a - b, 1 step, sampled: {key}"]["rewarded"] == "yes"}
+
+    assert rewarded(FrameRewardConfig()) == {"lpips"}
+    with_proprio = FrameRewardConfig(lpips=0.0, proprio=1.0, proprio_scale=(1.0,) * 4)
+    assert rewarded(with_proprio) == {"proprio_px", "agent_px"}
 
 
 def test_pictures_are_averaged_over_steps_and_poses_are_of_the_last(data):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from rlvr_envs.simulators.pusht_drawing import PushTDrawing
 from rlvr_envs.tasks import proprio
 from tests.training.tiny_pusht import tiny_data, tiny_model
 from training.goals import Attempt, Problem, choose_problems
-from training.plan import PlanConfig, plan_table, row_names
+from training.plan import _MODELS, PlanConfig, _receive, plan_table, row_names
 from training.plan_rows import PlanRow, SimulatorCost, cost_source, reader_of, true_state
 from worldmodels.api import History
 
@@ -198,6 +199,16 @@ def test_scores_do_not_depend_on_the_number_of_processes(models, data):
         plan_table(models, data, CONFIG, rows=rows, progress=False, processes=n) for n in (1, 2)
     )
     assert timeless(alone) == timeless(together)
+
+
+def test_workers_leave_ctrl_c_to_the_first_process(models):
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        _receive(models)
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+        _MODELS.clear()
 
 
 def test_the_protocol_hash_names_the_goals(data):

@@ -4,6 +4,7 @@ import io
 import json
 
 import pytest
+import torch
 from rich.console import Console
 from torch import nn
 
@@ -74,6 +75,7 @@ def test_a_manifest_names_protocol_weights_and_data(tmp_path):
     made = manifest(protocol={"b": (1, 2), "a": 0}, weights=weights, store=data.store, split="train")
     assert made["protocol_sha256"] == sha256_of({"a": 0, "b": [1, 2]})
     assert made["data"]["digest"] == data.store.digest()
+    assert made["data"]["folder"] == "store"  # and not where that lies
     assert "trials" in made["data"]["note"]
     assert made["versions"]["torch"]
     assert made["hardware"]["command"]
@@ -86,6 +88,10 @@ def test_weights_hash_sees_values_and_names():
 
     assert weights_sha256(linear(0)) == weights_sha256(linear(0)) != weights_sha256(linear(1))
     assert weights_sha256(nn.Sequential(linear(0))) != weights_sha256(linear(0))
+    buffers = [nn.Module(), nn.Module()]
+    for value, module in enumerate(buffers):
+        module.register_buffer("fixed", torch.tensor(float(value)), persistent=False)
+    assert weights_sha256(buffers[0]) != weights_sha256(buffers[1])
 
 
 def test_model_hash_sees_weights_and_settings():

@@ -1,6 +1,8 @@
 import json
 import os
+import shutil
 import signal
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from training.run import (
     RunInterrupted,
     Snapshot,
     flatten_optimiser,
+    hardware,
     read_metrics,
     restore_optimiser,
     to_json,
@@ -87,6 +90,34 @@ def test_a_half_written_checkpoint_is_ignored_and_replaced(tmp_path):
     run.save(2, snapshot(2.0))
     assert run.load()[1].state == {"value": 2.0}
     assert not partial.exists()
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_can_be_used(tmp_path):
+    run = Run(tmp_path, Config(), 0)
+    run.save(1, snapshot(1.0))
+    newest = run.save(2, snapshot(2.0))
+    (newest / "model.safetensors").write_bytes((newest / "model.safetensors").read_bytes()[:20])
+    with pytest.raises(ValueError, match=r"step-00000002 is damaged.*remove that folder"):
+        run.load()
+    shutil.rmtree(newest)
+    assert run.load()[0] == 1
+
+
+def test_the_recorded_command_names_no_folder_outside(monkeypatch):
+    words = [
+        "/a/bin/rlvr-world",
+        "train",
+        "x",
+        "--data",
+        "/a/b/pusht",
+        "--folder=../c/run",
+        "--base",
+        "runs/d",
+    ]
+    monkeypatch.setattr(sys, "argv", words)
+    assert hardware()["command"] == [
+        *("rlvr-world", "train", "x", "--data", "pusht", "--folder=run", "--base", "runs/d")
+    ]
 
 
 def test_a_torn_last_line_of_the_log_is_left_out_but_a_broken_middle_is_an_error(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -52,8 +53,9 @@ def report(store: EpisodeStore) -> None:
 
     by_kind: dict[str, list[str]] = {}
     for episode_id in store.ids():
-        block = int(episode_id.split("-")[2])  # pusht-<seed>-<block>-<row>
-        by_kind.setdefault(MIX[block % len(MIX)], []).append(episode_id)
+        named = re.fullmatch(r"pusht-\d+-(\d{5,})-\d{3}", episode_id)  # seed, block, row
+        kind: str = MIX[int(named[1]) % len(MIX)] if named else "(made elsewhere)"
+        by_kind.setdefault(kind, []).append(episode_id)
     rows = []
     for kind, ids in sorted(by_kind.items()):
         steps = moved(store.stack("info.state", ids))
