@@ -21,7 +21,7 @@ from training.data import PushTData, pose_errors
 from training.fit import seeded
 from training.mle import TokenData, gates, tokenise, train_mle
 from training.recipes import BASE, DYNAMICS, STEM
-from training.report import Column, Report, Table, manifest, model_sha256
+from training.report import Column, Report, Table, manifest, model_sha256, source_of
 from training.run import Run
 from training.statistics import bootstrap_mean
 from training.stem import train_stem
@@ -117,7 +117,7 @@ def main(
     report = Report(
         name="dynamics-ablation",
         tables=(table,),
-        manifest=manifest(protocol=protocol, weights=weights, store=store, split="validation"),
+        manifest=manifest(protocol=protocol, weights=weights, data=source_of(store, "validation")),
     )
     report.show(Console(width=150))
     report.write()

@@ -1,8 +1,9 @@
 """Puts the tables of benchmarks/results into the README, between their markers; a test holds the two together.
 
-    .venv/bin/python benchmarks/readme.py
+.venv/bin/python benchmarks/readme.py
 
-A block is ``<!-- table: FILE/TABLE -->`` ... ``<!-- end of table -->``: FILE names ``benchmarks/results/FILE.json``.
+A block is ``<!-- table: FILE/TABLE -->`` ... ``<!-- end of table -->``: FILE names
+``benchmarks/results/FILE.json``.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-BLOCK = re.compile(r"(<!-- table: (?P<file>[\w-]+)/(?P<table>[\w-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+BLOCK = re.compile(
+    r"(<!-- table: (?P<file>[\w-]+)/(?P<table>[\w-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL
+)
 
 
 def section(file: str, table: str) -> str:
@@ -26,7 +29,9 @@ def section(file: str, table: str) -> str:
 
 def filled(readme: str) -> str:
     """The README with every block replaced."""
-    return BLOCK.sub(lambda match: match[1] + "\n" + section(match["file"], match["table"]) + "\n" + match[4], readme)
+    return BLOCK.sub(
+        lambda match: match[1] + "\n" + section(match["file"], match["table"]) + "\n" + match[4], readme
+    )
 
 
 if __name__ == "__main__":

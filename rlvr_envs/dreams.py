@@ -14,6 +14,7 @@ from rlvr_envs.learned import LearnedEnv, LearnedVectorEnv
 from rlvr_envs.moments import Outcome, Start
 from rlvr_envs.spaces import (
     PUSHT_FRAME_SKIP,
+    PUSHT_IMAGE_PX,
     checked_action,
     checked_observation,
     pusht_action_space,
@@ -137,6 +138,7 @@ class PushTTask:
     def __init__(self, *, frame_skip: int, rules: PushTRules) -> None:
         self.observation_space = pusht_observation_space()
         self.action_space = pusht_action_space(frame_skip=frame_skip)
+        self.protocol = {"environment": "PushT", "frame_skip": frame_skip, "image_size": PUSHT_IMAGE_PX}
         self.render_fps = ENVIRONMENT_STEPS_PER_SECOND / frame_skip
         self.rules = rules
 

@@ -62,6 +62,11 @@ class Task(Protocol):
         ...
 
     @property
+    def protocol(self) -> Mapping[str, Any]:
+        """What a world model must have been trained for, as far as its checkpoint says."""
+        ...
+
+    @property
     def render_fps(self) -> float:
         """Steps per second of the world's own time."""
         ...

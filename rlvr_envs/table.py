@@ -36,7 +36,7 @@ ENVS: dict[str, EnvEntry] = {
     "RLVRWorld/PushT-v0": EnvEntry(
         entry_point="rlvr_envs.dreams:pusht",
         vector_entry_point="rlvr_envs.dreams:pusht_vector",
-        kwargs={"world_model": "pusht-base"},
+        kwargs={"world_model": "pusht-rlvr"},
         max_episode_steps=20,
         twin="RLVRWorld/PushT-Sim-v0",
     ),

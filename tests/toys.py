@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -148,6 +148,7 @@ class EscapeTask:
     """Ends when the agent leaves a circle around the middle, so that the rows of a batch end at different times."""
 
     option_names = ()
+    protocol: ClassVar[dict] = {}
     render_fps = 2.0
     radius_px = 200.0
 

@@ -69,10 +69,15 @@ def collect(folder: str | Path, config: CollectConfig, *, kinds: Sequence[Kind] 
         (config, block, kinds[block % len(kinds)]) for block in range(-(-config.episodes // BLOCK_EPISODES))
     ]
     with EpisodeWriter(folder, shard_episodes=BLOCK_EPISODES) as writer:
-        todo = [task for task in blocks if _episode_id(task[0], task[1], 0) not in writer]
+        todo = [
+            task
+            for task in blocks
+            if any(_episode_id(task[0], task[1], row) not in writer for row in range(BLOCK_EPISODES))
+        ]
         for episodes in tqdm(_run(todo, config.processes), total=len(todo), unit="block", desc="collect"):
             for episode in episodes:
-                writer.add(episode)
+                if episode.id not in writer:  # an interruption can keep a part of a block
+                    writer.add(episode)
             writer.flush()
     return EpisodeStore(folder)
 

@@ -31,11 +31,12 @@ from training.evaluate_tables import (
     difference_table,
     gate_losses,
     gate_table,
+    headline_table,
     mean_row,
     prediction_tables,
 )
 from training.readers import PoseReader
-from training.report import Report, RowLog, manifest, model_sha256, weights_sha256
+from training.report import Report, RowLog, manifest, model_sha256, source_of, weights_sha256
 from training.rewards.frames import FrameRewardConfig, frame_scores
 from training.windows import MOVED_DEG, MOVED_PX, Windows, choose_windows
 from worldmodels.api import WorldModel
@@ -317,7 +318,8 @@ def evaluate_prediction(
             best[name] = _best_of(log, chosen, model, perceptual, config, f"{name} best of N", progress)
         tables.append(best_of_table(best, config.best_of, chosen.units, seed=config.bootstrap_seed))
     if compare:
-        tables.append(difference_table(rows, windows, compare, config.reward, seed=config.bootstrap_seed))
+        differences = difference_table(rows, windows, compare, config.reward, seed=config.bootstrap_seed)
+        tables += [headline_table(differences), differences]
     losses = {}
     for name, model in models.items():
         log = RowLog(
@@ -338,7 +340,7 @@ def evaluate_prediction(
     return Report(
         name="pusht-prediction",
         tables=tuple(tables),
-        manifest=manifest(protocol=protocol, weights=weights, store=data.store, split=split),
+        manifest=manifest(protocol=protocol, weights=weights, data=source_of(data.store, split)),
     )
 
 

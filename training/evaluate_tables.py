@@ -249,6 +249,22 @@ def difference_table(
     )
 
 
+# The endpoint, and the one unrewarded measure that says most; all others are in the full table.
+HEADLINES = ("lpips", "block_px/moved")
+
+
+def headline_table(differences: Table) -> Table:
+    """The few rows of a difference table that a claim may rest on, chosen before anything was measured."""
+    return replace(
+        differences,
+        name="headline",
+        title="PushT prediction: what changed",
+        rows={
+            name: cells for name, cells in differences.rows.items() if name.rsplit(": ", 1)[1] in HEADLINES
+        },
+    )
+
+
 def _rewarded(metric: str, reward: FrameRewardConfig) -> bool:
     part = _REWARDED_BY.get(metric)
     return part is not None and getattr(reward, part) > 0

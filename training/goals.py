@@ -12,8 +12,10 @@ Absent: planners. Whatever acts gets observations and hands in actions.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,12 @@ from numpy.typing import NDArray
 
 from rlvr_envs.simulators.pusht import FloatArray, PushTWorld, angle_difference, reached_state
 from training.data import PushTData
+from training.report import source_of
+from training.run import to_json, write_json
 from worldmodels.api import Observation
+from worldmodels.episodes import split_of
+
+BUNDLED_GOALS = Path(__file__).parent / "assets" / "pusht_goals.json"
 
 # From when on a goal counts as one for which the block has to move: the tolerances of the success rule.
 MOVED_PX, MOVED_RAD = 20.0, float(np.pi / 9)
@@ -63,6 +70,64 @@ class Problem:
         """What a protocol records: states to a thousandth, so that another processor's last digit does not matter."""
         rounded = {name: [round(x, 3) for x in getattr(self, name)] for name in ("start", "goal")}
         return {"episode": self.episode, "time": self.time, **rounded}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoalSet:
+    """Problems that no longer need the data they were cut from.
+
+    Attributes:
+        problems: In a fixed order; a shorter evaluation takes the first ones.
+        goal_actions: Recorded world-model actions between start and goal.
+        frame_skip: Environment steps per world-model action.
+        action_deviation: Standard deviation of the recorded actions, which the random policy copies.
+        source: What a manifest says of the data.
+    """
+
+    problems: tuple[Problem, ...]
+    goal_actions: int
+    frame_skip: int
+    action_deviation: float
+    source: Mapping[str, Any]
+
+    @classmethod
+    def choose(cls, data: PushTData, *, count: int, goal_actions: int, seed: int) -> GoalSet:
+        """See ``choose_problems``."""
+        (split,) = {split_of(name) for name in data.ids}
+        return cls(
+            problems=tuple(choose_problems(data, count=count, goal_actions=goal_actions, seed=seed)),
+            goal_actions=goal_actions,
+            frame_skip=data.actions.shape[-1] // 2,
+            action_deviation=round(float(data.actions.std()), 4),
+            source=source_of(data.store, split),
+        )
+
+    @classmethod
+    def load(cls, path: Path = BUNDLED_GOALS) -> GoalSet:
+        """Read a set that ``save`` wrote; by default the bundled one, cut from test episodes."""
+        content = json.loads(path.read_text(encoding="utf-8"))
+        problems = [
+            Problem(**{**p, "start": tuple(p["start"]), "goal": tuple(p["goal"])})
+            for p in content.pop("problems")
+        ]
+        return cls(problems=tuple(problems), **content)
+
+    def save(self, path: Path) -> None:
+        """Write the set as JSON; numbers keep every digit."""
+        write_json(path, to_json(self))
+
+    def first(self, count: int) -> GoalSet:
+        """The first ``count`` problems.
+
+        Raises:
+            ValueError: There are fewer.
+        """
+        if count > len(self.problems):
+            raise ValueError(
+                f"{count} goals asked for, but the set has {len(self.problems)}; ask for fewer, or give --data to cut"
+                " new ones from episodes"
+            )
+        return replace(self, problems=self.problems[:count])
 
 
 def choose_problems(data: PushTData, *, count: int, goal_actions: int, seed: int) -> list[Problem]:

@@ -29,12 +29,11 @@ from rlvr_envs.simulators.pusht import FloatArray
 from rlvr_envs.simulators.pusht_drawing import PushTDrawing
 from rlvr_envs.tasks import proprio
 from training.data import PushTData
-from training.goals import Attempt, Problem, choose_problems
+from training.goals import Attempt, GoalSet, Problem
 from training.plan_rows import SEARCH, PlanRow, cost_source, diagnosis_rows, reader_of, standard_rows
 from training.report import Cell, Column, Report, RowLog, Table, manifest, model_sha256, sha256_of
 from training.statistics import Estimate, bootstrap_mean, mcnemar, paired_bootstrap, wilson_interval
 from worldmodels.api import History, Observation
-from worldmodels.episodes import split_of
 from worldmodels.video.object_world import ObjectWorldModel
 
 Result = dict[str, Any]
@@ -67,7 +66,7 @@ class PlanConfig:
 
 def plan_table(
     models: Mapping[str, ObjectWorldModel],
-    data: PushTData,
+    data: PushTData | GoalSet,
     config: PlanConfig,
     *,
     rows: Sequence[str] | None = None,
@@ -81,7 +80,7 @@ def plan_table(
 
     Args:
         models: World models by the name of their row.
-        data: The split whose episodes give the goals.
+        data: The goals, or the split whose episodes give them.
         config: The protocol.
         rows: Names of rows in order; None for the standard ones. See ``row_names``.
         extra_rows: More rows to choose from.
@@ -101,20 +100,22 @@ def plan_table(
     names = list(rows) if rows is not None else list(standard_rows(list(models)))
     if unknown := [name for name in [*names, *(compare or ())] if name not in known]:
         raise ValueError(f"no row {', '.join(map(repr, unknown))}; choose from {'; '.join(known)}")
-    problems = choose_problems(
-        data, count=config.goals, goal_actions=config.goal_actions, seed=config.goal_seed
-    )
-    frame_skip = data.actions.shape[-1] // 2
-    deviation = float(data.actions.std())
+    if isinstance(data, GoalSet):
+        goals = data.first(config.goals)
+    else:
+        goals = GoalSet.choose(
+            data, count=config.goals, goal_actions=config.goal_actions, seed=config.goal_seed
+        )
+    problems = list(goals.problems)
     hashes = {name: model_sha256(model) for name, model in models.items()}
     settings = _Settings(
         mpc=MPCConfig(
             horizon_steps=config.horizon_steps,
-            env_steps_per_action=frame_skip,
+            env_steps_per_action=goals.frame_skip,
             budget_env_steps=config.budget_env_steps,
         ),
         seed=config.seed,
-        random_deviation=round(deviation, 4),
+        random_deviation=goals.action_deviation,
     )
     results: dict[str, dict[str, Result]] = {}
     with _runner(models, processes) as run:
@@ -145,11 +146,10 @@ def plan_table(
         "rows": {name: known[name] for name in names},
         "problems": [problem.to_protocol() for problem in problems],
     }
-    (split,) = {split_of(name) for name in data.ids}
     return Report(
         name="pusht-plan",
         tables=(_success_table(problems, results, config), *_comparison(results, compare)),
-        manifest=manifest(protocol=protocol, weights=hashes, store=data.store, split=split),
+        manifest=manifest(protocol=protocol, weights=hashes, data=goals.source),
         details={"goals": {name: _without_actions(result) for name, result in results.items()}},
     )
 

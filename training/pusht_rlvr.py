@@ -92,7 +92,14 @@ class FrameTask:
         recipe: RLVRRecipe,
         perceptual: Perceptual | None,
     ) -> None:
+        if recipe.history + recipe.horizon > model.window_frames:
+            raise ValueError(
+                f"history {recipe.history} + horizon {recipe.horizon} exceed the model's window of "
+                f"{model.window_frames} frames: sampling would restart its window where teacher "
+                "forcing does not; ask for fewer"
+            )
         self.model, self.frames, self.tokens, self.recipe = model, frames, tokens, recipe
+        model.tokenizer.requires_grad_(False)
         self.perceptual = perceptual
         self.questions = questions(tokens, history=recipe.history, horizon=recipe.horizon)
 

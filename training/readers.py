@@ -1,6 +1,7 @@
 """A pose reader: frame -> agent and block pose, trained on true frames, used to judge decoded ones.
 
-Special: it is a measuring instrument, independent of every tokenizer and world model. Mean squared error and
+Special: it is a measuring instrument. The reader that judges (seed 1) is another one than the reader whose
+encoder starts a tokenizer (seed 0), so instrument and measured thing share no weights. Mean squared error and
 LPIPS preferred copying the last frame to better models; where the block *is* in a decoded frame does not lie.
 """
 
@@ -115,5 +116,5 @@ def load_reader(name: str | Path) -> PoseReader:
     if config["kind"] != "pose_reader":
         raise ValueError(f"{folder} holds a {config['kind']!r}, expected a 'pose_reader'")
     reader = PoseReader(PoseReaderConfig(**config["reader"]))
-    fill(reader, read_weights(folder), folder)
+    fill(reader, read_weights(folder, config), folder)
     return reader.eval()

@@ -182,33 +182,32 @@ class Report:
         return path
 
 
+def source_of(store: EpisodeStore, split: Split) -> dict[str, Any]:
+    """What a manifest says of its data."""
+    reading = {
+        "test": "the test split was read by this command; nothing was selected on it",
+        "validation": "validation episodes: for selection, not for publication",
+        "train": "training episodes: for trials only",
+    }
+    return {"folder": store.folder.name, "digest": store.digest(), "split": split, "note": reading[split]}
+
+
 def manifest(
-    *, protocol: Mapping[str, Any], weights: Mapping[str, str], store: EpisodeStore, split: Split
+    *, protocol: Mapping[str, Any], weights: Mapping[str, str], data: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Where a report came from.
 
     Args:
         protocol: Everything that decides the numbers besides weights and data (JSON-like).
         weights: Name of each model or instrument -> hash of its weights.
-        store: The episodes.
-        split: Which of them were read.
+        data: See ``source_of``.
     """
-    reading = {
-        "test": "the test split was read by this command; nothing was selected on it",
-        "validation": "validation episodes: for selection, not for publication",
-        "train": "training episodes: for trials only",
-    }
     plain = to_json(protocol)
     return {
         "protocol": plain,
         "protocol_sha256": sha256_of(plain),
         "weights_sha256": dict(weights),
-        "data": {
-            "folder": store.folder.name,
-            "digest": store.digest(),
-            "split": split,
-            "note": reading[split],
-        },
+        "data": dict(data),
         "versions": versions(),
         "hardware": hardware(),
         "date": now(),

@@ -152,7 +152,7 @@ class WorldModel(Protocol):
     """Predicts the next observation of B rollouts at once.
 
     Attributes:
-        history_length: How many observations a history should hold (fewer are accepted and padded by repetition).
+        history_length: How many observations a history may hold that count; fewer are accepted, older ones ignored.
         action_shape: Shape of one action, or None for texts.
     """
 

@@ -16,7 +16,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +49,11 @@ def find(name: str | Path) -> Path:
         FileNotFoundError: Nothing of that name; lists the bundled ones with a did-you-mean.
     """
     path = Path(name)
+    # A bundled name means the bundled checkpoint, whatever lies in the working folder.
+    if str(name) in bundled():
+        return ASSETS / str(name)
     if (path / _CONFIG).exists():
         return path
-    if (ASSETS / str(name) / _CONFIG).exists():
-        return ASSETS / str(name)
     if path.exists():
         raise FileNotFoundError(
             f"{path} has no {_CONFIG}; a checkpoint folder holds {_CONFIG} and {_WEIGHTS}"
@@ -93,14 +95,20 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def read_weights(folder: Path) -> dict[str, Tensor]:
+def read_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
     """The folder's tensors, in float32.
 
     Raises:
-        ValueError: Missing, truncated or damaged; names the file.
+        ValueError: Missing, truncated, or not the file that the config's hash names; names the file.
     """
     path = folder / _WEIGHTS
     try:
+        found = hashlib.sha256(path.read_bytes()).hexdigest()
+        if found != config.get("weights_sha256"):
+            raise ValueError(
+                f"{path} has sha256 {found[:12]}..., but {_CONFIG} says {str(config.get('weights_sha256'))[:12]}...; "
+                "the file is damaged or was exchanged: copy or download the checkpoint again"
+            )
         tensors = load_file(path)
     except (OSError, SafetensorError) as error:
         raise ValueError(f"{path} cannot be read ({error}); copy or download the checkpoint again") from error
@@ -185,10 +193,11 @@ def load_global_tokenizer(name: str | Path) -> GlobalTokenizer:
     config = read_config(folder)
     if config["kind"] != "global_tokenizer":
         raise ValueError(f"{folder} holds a {config['kind']!r}, expected a 'global_tokenizer'")
-    sizes = dict(config["tokenizer"])
-    sizes["levels"], sizes["object_centre_px"] = tuple(sizes["levels"]), tuple(sizes["object_centre_px"])
-    tokenizer = GlobalTokenizer(GlobalTokenizerConfig(**sizes))
-    fill(tokenizer, read_weights(folder), folder / _WEIGHTS)
+    with _complete(folder):
+        sizes = dict(config["tokenizer"])
+        sizes["levels"], sizes["object_centre_px"] = tuple(sizes["levels"]), tuple(sizes["object_centre_px"])
+        tokenizer = GlobalTokenizer(GlobalTokenizerConfig(**sizes))
+    fill(tokenizer, read_weights(folder, config), folder / _WEIGHTS)
     return tokenizer.eval()
 
 
@@ -197,11 +206,20 @@ def tokenizer_config(tokenizer: GlobalTokenizer) -> dict[str, Any]:
     return {"kind": "global_tokenizer", "tokenizer": dataclasses.asdict(tokenizer.config)}
 
 
+def tokenizer_sha256(tokenizer: GlobalTokenizer) -> str:
+    """Hash of the tensors in memory: which tokenizer a world model belongs to, however it is stored."""
+    sha = hashlib.sha256()
+    for name, tensor in sorted(tokenizer.state_dict().items()):
+        sha.update(name.encode() + tensor.cpu().half().contiguous().numpy().tobytes())
+    return sha.hexdigest()
+
+
 def world_config(model: ObjectWorldModel, *, tokenizer: str, protocol: Mapping[str, Any]) -> dict[str, Any]:
     """What ``save`` needs to know of an object world model; ``tokenizer`` is the name or path of its tokenizer."""
     return {
         "kind": "object_world",
         "tokenizer": tokenizer,
+        "tokenizer_sha256": tokenizer_sha256(model.tokenizer),
         "dynamics": dataclasses.asdict(model.dynamics.config),
         "layout": dataclasses.asdict(model.dynamics.layout),
         "history_length": model.history_length,
@@ -211,22 +229,39 @@ def world_config(model: ObjectWorldModel, *, tokenizer: str, protocol: Mapping[s
 
 
 def _load_object_world(folder: Path, config: dict[str, Any]) -> ObjectWorldModel:
-    beside = folder / str(config["tokenizer"])
-    tokenizer = load_global_tokenizer(beside if beside.exists() else config["tokenizer"])
-    layout = SlotLayout(**{**config["layout"], "code_levels": tuple(config["layout"]["code_levels"])})
+    with _complete(folder):
+        name, protocol = str(config["tokenizer"]), dict(config["protocol"])
+        layout = SlotLayout(**{**config["layout"], "code_levels": tuple(config["layout"]["code_levels"])})
+        dynamics = ObjectDynamics(ObjectDynamicsConfig(**config["dynamics"]), layout)
+        history_length, window_frames = int(config["history_length"]), int(config["window_frames"])
+        expected = str(config["tokenizer_sha256"])
+    tokenizer = load_global_tokenizer(folder / name if (folder / name / _CONFIG).exists() else name)
     if (layout.num_codes, layout.code_levels) != (
         tokenizer.config.num_tokens,
         tuple(tokenizer.config.levels),
     ):
         raise ValueError(
             f"{folder} was trained on {layout.num_codes} tokens of levels {layout.code_levels}, but its tokenizer "
-            f"{config['tokenizer']!r} gives {tokenizer.config.num_tokens} of levels {tokenizer.config.levels}"
+            f"{name!r} gives {tokenizer.config.num_tokens} of levels {tokenizer.config.levels}"
         )
-    dynamics = ObjectDynamics(ObjectDynamicsConfig(**config["dynamics"]), layout)
-    fill(dynamics, read_weights(folder), folder / _WEIGHTS)
+    if tokenizer_sha256(tokenizer) != expected:
+        raise ValueError(
+            f"{folder} was trained on another tokenizer than the {name!r} found here, and the same ids would mean "
+            "other pictures; use the tokenizer that came with it"
+        )
+    fill(dynamics, read_weights(folder, config), folder / _WEIGHTS)
     return ObjectWorldModel(
-        tokenizer, dynamics, history_length=config["history_length"], window_frames=config["window_frames"]
+        tokenizer, dynamics, history_length=history_length, window_frames=window_frames, protocol=protocol
     )
+
+
+@contextmanager
+def _complete(folder: Path) -> Iterator[None]:
+    """Turn a missing or unknown entry of a config into an error that names the file."""
+    try:
+        yield
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{folder / _CONFIG} is incomplete or of another version: {error!r}") from error
 
 
 _LOADERS = {"object_world": _load_object_world}

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import rlvr_envs  # noqa: F401  registers the ids
+import worldmodels
 from worldmodels.checkpoints import ASSETS, bundled
 
 ACTIONS = np.random.default_rng(0).uniform(-0.5, 0.5, (7, 4, 10)).astype(np.float32)
@@ -57,3 +58,10 @@ def test_a_world_model_can_be_a_folder_and_nothing_that_is_none():
         gym.make("RLVRWorld/PushT-v0", world_model=Path("/no/such/model"))
     with pytest.raises(ValueError, match="world_model is dict; give the name, folder"):
         gym.make("RLVRWorld/PushT-v0", world_model={})
+
+
+def test_a_checkpoint_of_another_protocol_is_refused():
+    model = worldmodels.load("pusht-base")
+    model.protocol["environment"] = "drawer"
+    with pytest.raises(ValueError, match=r"trained for environment = 'drawer'.*'PushT'"):
+        gym.make("RLVRWorld/PushT-v0", world_model=model)

@@ -12,7 +12,7 @@ from rlvr_envs.simulators.pusht import PushTWorld
 from rlvr_envs.simulators.pusht_drawing import PushTDrawing
 from rlvr_envs.tasks import proprio
 from tests.training.tiny_pusht import tiny_data, tiny_model
-from training.goals import Attempt, Problem, choose_problems
+from training.goals import Attempt, GoalSet, Problem, choose_problems
 from training.plan import _MODELS, PlanConfig, _receive, plan_table, row_names
 from training.plan_rows import PlanRow, SimulatorCost, cost_source, reader_of, true_state
 from worldmodels.api import History
@@ -252,3 +252,24 @@ def test_the_oracle_beats_chance(data):
     assert rates["oracle"] >= 0.6 > 0.2 >= rates["random policy"]
     for problem, result in report.details["goals"]["oracle"].items():
         assert result["success"] == (result["success_step"] is not None), problem
+
+
+def test_bundled_goals_are_enough_for_the_published_evaluation(data, tmp_path):
+    goals = GoalSet.load()
+    assert len(goals.problems) >= 50
+    assert goals.source["split"] == "test"
+    assert 20 <= sum(problem.moved for problem in goals.problems[:50]) < 50
+    own = GoalSet.choose(data, count=4, goal_actions=5, seed=0)
+    own.save(tmp_path / "goals.json")
+    assert GoalSet.load(tmp_path / "goals.json") == own
+    with pytest.raises(ValueError, match=r"5 goals.*has 4"):
+        own.first(5)
+
+
+def test_goals_apart_from_their_data_give_the_same_table(data, tmp_path):
+    own = GoalSet.choose(data, count=3, goal_actions=5, seed=0)
+    own.save(tmp_path / "goals.json")
+    rows = {"rows": ["stay", "random policy"], "progress": False}
+    assert timeless(plan_table({}, GoalSet.load(tmp_path / "goals.json"), CONFIG, **rows)) == timeless(
+        plan_table({}, data, CONFIG, **rows)
+    )

@@ -109,3 +109,9 @@ def test_codes_are_kept_on_disk(data, tmp_path):
     other = tiny_model(seed=0, tokenizer_seed=1)
     tokenise(other.tokenizer, other.dynamics.layout, data, cache=tmp_path)
     assert len(list(tmp_path.glob("codes-*.safetensors"))) == 2
+
+
+def test_a_horizon_beyond_the_window_is_refused(task, data):
+    recipe = dataclasses.replace(RECIPE, horizon=6)
+    with pytest.raises(ValueError, match="window of 8 frames"):
+        FrameTask(task.model, data, task.tokens, recipe, perceptual=None)

@@ -10,7 +10,17 @@ from torch import nn
 
 from tests.training.tiny_pusht import tiny_data, tiny_model
 from training.fit import seeded
-from training.report import Column, Report, RowLog, Table, manifest, model_sha256, sha256_of, weights_sha256
+from training.report import (
+    Column,
+    Report,
+    RowLog,
+    Table,
+    manifest,
+    model_sha256,
+    sha256_of,
+    source_of,
+    weights_sha256,
+)
 from training.statistics import Estimate
 
 COLUMNS = (
@@ -72,7 +82,7 @@ def test_a_manifest_names_protocol_weights_and_data(tmp_path):
     data = tiny_data(tmp_path / "store", episodes=2)
     model = tiny_model(seed=0)
     weights = {"m": model_sha256(model)}
-    made = manifest(protocol={"b": (1, 2), "a": 0}, weights=weights, store=data.store, split="train")
+    made = manifest(protocol={"b": (1, 2), "a": 0}, weights=weights, data=source_of(data.store, "train"))
     assert made["protocol_sha256"] == sha256_of({"a": 0, "b": [1, 2]})
     assert made["data"]["digest"] == data.store.digest()
     assert made["data"]["folder"] == "store"  # and not where that lies

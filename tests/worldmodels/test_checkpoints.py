@@ -1,5 +1,6 @@
 """Checkpoints: round trip, and one clear error for every way a folder can be wrong."""
 
+import hashlib
 import json
 
 import numpy as np
@@ -62,26 +63,30 @@ def test_a_hub_id_without_network_names_the_alternative(monkeypatch):
 def test_truncated_weights(folder):
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(ValueError, match=r"model\.safetensors cannot be read"):
+    with pytest.raises(ValueError, match=r"model\.safetensors has sha256"):
         load(folder)
 
 
-def test_missing_key(folder):
+def rewrite(folder, change):
+    """Change the weights, and the hash with them."""
     from safetensors.torch import load_file, save_file
 
     tensors = load_file(folder / "model.safetensors")
-    tensors.pop("slot")
+    change(tensors)
     save_file(tensors, folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    config["weights_sha256"] = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def test_missing_key(folder):
+    rewrite(folder, lambda tensors: tensors.pop("slot"))
     with pytest.raises(ValueError, match="missing keys.*slot"):
         load(folder)
 
 
 def test_wrong_shape(folder):
-    from safetensors.torch import load_file, save_file
-
-    tensors = load_file(folder / "model.safetensors")
-    tensors["slot"] = tensors["slot"][:1].clone()
-    save_file(tensors, folder / "model.safetensors")
+    rewrite(folder, lambda tensors: tensors.update(slot=tensors["slot"][:1].clone()))
     with pytest.raises(ValueError, match="slot has shape"):
         load(folder)
 
@@ -118,3 +123,34 @@ def test_the_decoder_loads_in_transformers(folder):
     theirs.load_state_dict({k[len(prefix) :]: v for k, v in weights.items() if k.startswith(prefix)})
     tokens = torch.arange(12)[None]
     assert torch.allclose(theirs(tokens).logits, llama(tokens), atol=1e-4)
+
+
+def test_one_flipped_byte_is_noticed(folder):
+    weights = folder / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-100] ^= 1
+    weights.write_bytes(bytes(content))
+    with pytest.raises(ValueError, match="sha256"):
+        load(folder)
+
+
+def test_another_tokenizer_of_the_same_sizes_is_refused(folder):
+    other = tiny_model(seed=5).tokenizer
+    save(folder / "tokenizer", other, tokenizer_config(other), card="test\n", dtype=torch.float32)
+    with pytest.raises(ValueError, match="another tokenizer"):
+        load(folder)
+
+
+def test_an_incomplete_config_names_the_file(folder):
+    config = json.loads((folder / "config.json").read_text())
+    config.pop("dynamics")
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=r"config\.json is incomplete.*dynamics"):
+        load(folder)
+
+
+def test_a_folder_of_the_same_name_does_not_shadow_a_bundled_checkpoint(folder, tmp_path, monkeypatch):
+    folder.rename(tmp_path / "pusht-base")
+    monkeypatch.chdir(tmp_path)
+    assert find("pusht-base") != tmp_path / "pusht-base"
+    assert find("./pusht-base").resolve() == (tmp_path / "pusht-base").resolve()

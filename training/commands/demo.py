@@ -1,5 +1,4 @@
-"""``rlvr-world demo``: plan PushT in the bundled world model, execute the plan in the simulator, film both."""
-
+"""``rlvr-world demo``: plan PushT in the bundled world model, execute it in the simulator, film both."""
 from __future__ import annotations
 
 from dataclasses import replace

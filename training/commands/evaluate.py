@@ -14,7 +14,7 @@ from training.commands.models import PAIRS, load_object_worlds
 def evaluate(
     task: Positional[Literal["pusht"]],
     *,
-    models: tuple[str, ...] = ("pusht-base", "pusht-rlvr"),
+    models: tuple[str, ...] = ("pusht-base", "pusht-more-mle", "pusht-rlvr"),
     windows: int = 500,
     data: Path = Path("data/pusht"),
     split: Literal["test", "validation", "train"] = "test",

@@ -16,9 +16,9 @@ ALWAYS = ("oracle", "random")  # in the table whatever --models says, and accept
 def plan(
     task: Positional[Literal["pusht"]],
     *,
-    models: tuple[str, ...] = ("pusht-base", "pusht-rlvr"),
+    models: tuple[str, ...] = ("pusht-base", "pusht-more-mle", "pusht-rlvr"),
     episodes: int = 50,
-    data: Path = Path("data/pusht"),
+    data: Path | None = None,
     split: Literal["test", "validation", "train"] = "test",
     rows: tuple[str, ...] = (),
     seed: int = 0,
@@ -33,8 +33,9 @@ def plan(
         models: World models: bundled names, folders or hub ids. Random policy and oracle (the true simulator as the
             model) are always in the table.
         episodes: Number of goals, one per recorded episode.
-        data: Folder of episodes, made by 'rlvr-world collect', whose recorded actions lead to the goals.
-        split: Which of them; choose settings on validation, read test once.
+        data: None: the bundled goals, cut from test episodes. Else a folder of episodes, made by 'rlvr-world collect',
+            whose recorded actions lead to the goals.
+        split: Which episodes of that folder.
         rows: Rows instead of the standard ones, by name; an unknown name lists all.
         seed: Of all planning.
         processes: Worker processes of one thread each; the numbers do not depend on it.
@@ -47,15 +48,16 @@ def plan(
             raise ValueError(f"{name} is {value}; it must be at least 1")
     writable(results / "pusht-plan.json")
     from training.data import PushTData
+    from training.goals import GoalSet
     from training.plan import PlanConfig, plan_table
     from worldmodels.episodes import EpisodeStore
 
     loaded = load_object_worlds([name for name in models if name not in ALWAYS])
-    episodes_of_split = PushTData.load(EpisodeStore(data), split)
+    goals = GoalSet.load() if data is None else PushTData.load(EpisodeStore(data), split)
     with on_interrupt(f"finished goals are kept in {folder}; run the same command again to go on"):
         report = plan_table(
             loaded,
-            episodes_of_split,
+            goals,
             PlanConfig(goals=episodes, seed=seed),
             rows=rows or None,
             compare=PAIRS[0] if set(PAIRS[0]) <= set(loaded) else None,

@@ -13,7 +13,7 @@ Shapes: B rows, T frames in the window, S slots, A action numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -226,6 +226,8 @@ class ObjectWorldModel:
         history_length: Frames kept when a window restarts.
         window_frames: Longest window in frames; what the dynamics was trained on.
         top_k: Sample from the k likeliest tokens only; None for all.
+        protocol: What the model was trained for (environment, frame skip, image size, units); an environment that asks
+            for something else refuses it.
     """
 
     def __init__(
@@ -236,6 +238,7 @@ class ObjectWorldModel:
         history_length: int = 3,
         window_frames: int = 8,
         top_k: int | None = None,
+        protocol: Mapping[str, Any] | None = None,
     ) -> None:
         if not 1 <= history_length < window_frames <= dynamics.config.max_frames:
             raise ValueError(
@@ -247,6 +250,7 @@ class ObjectWorldModel:
         self.history_length = history_length
         self.window_frames = window_frames
         self.top_k = top_k
+        self.protocol = dict(protocol or {})
         self.action_shape: tuple[int, ...] | None = (dynamics.config.action_size,)
 
     @property
