@@ -1,4 +1,5 @@
 """``rlvr-world demo``: plan PushT in the bundled world model, execute it in the simulator, film both."""
+
 from __future__ import annotations
 
 from dataclasses import replace
