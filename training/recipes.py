@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +44,7 @@ from worldmodels.checkpoints import (
     read_config,
     save,
     tokenizer_config,
+    tokenizer_sha256,
     world_config,
 )
 from worldmodels.episodes import EpisodeStore
@@ -119,8 +119,9 @@ def _fitted(config: FitConfig, steps: int | None) -> FitConfig:
     return config if steps is None else dataclasses.replace(config, steps=steps)
 
 
-def _card(title: str, run: Run, seconds: float, facts: Mapping[str, Any]) -> str:
+def _card(title: str, run: Run, facts: Mapping[str, Any]) -> str:
     """The model card: recipe, seed, data, time, metrics."""
+    hours = sum(line.get("seconds", 0.0) for line in run.metrics()) / 3600
     hardware = {key: value for key, value in run.manifest["hardware"].items() if key != "command"}
     lines = [
         f"# {title}",
@@ -130,7 +131,7 @@ def _card(title: str, run: Run, seconds: float, facts: Mapping[str, Any]) -> str
         f"- recipe: `{json.dumps(to_json(run.manifest['config']))}`",
         f"- seed: {run.manifest['seed']}",
         f"- data: {run.manifest['data_hash']}",
-        f"- hours of this sitting: {seconds / 3600:.2f} (hardware: {json.dumps(hardware)})",
+        f"- hours of training: {hours:.2f} (hardware: {json.dumps(hardware)})",
         f"- versions: {json.dumps(run.manifest['versions'])}",
         "- validation metrics:",
     ]
@@ -144,7 +145,7 @@ def _run(job: Job, recipe: Any, store: EpisodeStore) -> Run:
 
 def pusht_reader(job: Job) -> Path:
     """Pose reader on true frames."""
-    store, started = EpisodeStore(job.data), time.perf_counter()
+    store = EpisodeStore(job.data)
     recipe = dataclasses.replace(READER, fit=_fitted(READER.fit, job.steps))
     run = _run(job, recipe, store)
     validation = PushTData.load(store, "validation")
@@ -155,13 +156,13 @@ def pusht_reader(job: Job) -> Path:
         job.folder / "model",
         reader,
         config,
-        card=_card("PushT pose reader", run, time.perf_counter() - started, facts),
+        card=_card("PushT pose reader", run, facts),
     )
 
 
 def pusht_tokenizer(job: Job) -> Path:
     """Global FSQ tokenizer; its encoder starts from the pose reader."""
-    store, started = EpisodeStore(job.data), time.perf_counter()
+    store = EpisodeStore(job.data)
     recipe = dataclasses.replace(TOKENIZER, fit=_fitted(TOKENIZER.fit, job.steps))
     run = _run(job, recipe, store)
     validation = PushTData.load(store, "validation")
@@ -173,7 +174,7 @@ def pusht_tokenizer(job: Job) -> Path:
         job.folder / "model",
         tokenizer,
         {**tokenizer_config(tokenizer), "metrics": facts},
-        card=_card("PushT tokenizer", run, time.perf_counter() - started, facts),
+        card=_card("PushT tokenizer", run, facts),
     )
 
 
@@ -188,12 +189,15 @@ def _token_data(job: Job, tokenizer: Any, layout: SlotLayout) -> tuple[TokenData
 
 def pusht_base(job: Job) -> Path:
     """Autoregressive dynamics by maximum likelihood."""
-    started = time.perf_counter()
     tokenizer = load_global_tokenizer(job.tokenizer)
     layout = SlotLayout(num_codes=tokenizer.config.num_tokens, code_levels=tuple(tokenizer.config.levels))
     train, validation, store = _token_data(job, tokenizer, layout)
     recipe = dataclasses.replace(BASE, fit=_fitted(BASE.fit, job.steps))
-    run = _run(job, {"dynamics": DYNAMICS, "mle": recipe, "tokenizer": job.tokenizer}, store)
+    run = _run(
+        job,
+        {"dynamics": DYNAMICS, "stem": STEM, "mle": recipe, "tokenizer": tokenizer_sha256(tokenizer)},
+        store,
+    )
     dynamics: ObjectDynamics = seeded(lambda: ObjectDynamics(DYNAMICS, layout), job.seed)
     stem_run = Run(job.folder / "stem", STEM, job.seed, data_hash=store.digest(), resume=job.resume)
     train_stem(stem_run, dynamics, train, validation, STEM, seed=job.seed)
@@ -204,7 +208,6 @@ def pusht_base(job: Job) -> Path:
         run,
         ObjectWorldModel(tokenizer, dynamics),
         validation,
-        started,
         "PushT base model",
         job.tokenizer,
     )
@@ -212,27 +215,25 @@ def pusht_base(job: Job) -> Path:
 
 def pusht_more_mle(job: Job) -> Path:
     """Control of RLVR: the base model, trained further by maximum likelihood."""
-    started = time.perf_counter()
     model = _object_world(job.base)
     model.dynamics.stem.freeze_motion()
     train, validation, store = _token_data(job, model.tokenizer, model.dynamics.layout)
     recipe = dataclasses.replace(MORE_MLE, fit=_fitted(MORE_MLE.fit, job.steps))
-    run = _run(job, {"mle": recipe, "base": job.base}, store)
+    run = _run(job, {"mle": recipe, "base": weights_of(job.base)}, store)
     train_mle(run, model.dynamics, train, validation, recipe, seed=job.seed)
     return _save_world(
-        job, run, model, validation, started, "PushT base model, trained further", tokenizer_of(job.base)
+        job, run, model, validation, "PushT base model, trained further", tokenizer_of(job.base)
     )
 
 
 def pusht_rlvr(job: Job, recipe: RLVRRecipe = RLVR) -> Path:
     """GRPO on decoded frames: -(L1 + LPIPS + proprioception error)."""
-    started = time.perf_counter()
     model = _object_world(job.base)
     model.dynamics.stem.freeze_motion()
     train, validation, store = _token_data(job, model.tokenizer, model.dynamics.layout)
     if job.steps is not None:
         recipe = dataclasses.replace(recipe, grpo=dataclasses.replace(recipe.grpo, steps=job.steps))
-    run = _run(job, {"rlvr": recipe, "base": job.base}, store)
+    run = _run(job, {"rlvr": recipe, "base": weights_of(job.base)}, store)
     perceptual = Perceptual(recipe.network).to(torch.get_default_device())
     tasks = [
         FrameTask(model, frames, tokens, recipe, perceptual)
@@ -242,7 +243,7 @@ def pusht_rlvr(job: Job, recipe: RLVRRecipe = RLVR) -> Path:
         )
     ]
     train_rlvr(run, model, tasks[0], tasks[1], recipe, seed=job.seed)
-    return _save_world(job, run, model, validation, started, "PushT RLVR model", tokenizer_of(job.base))
+    return _save_world(job, run, model, validation, "PushT RLVR model", tokenizer_of(job.base))
 
 
 def _object_world(name: str) -> ObjectWorldModel:
@@ -250,6 +251,11 @@ def _object_world(name: str) -> ObjectWorldModel:
     if not isinstance(model, ObjectWorldModel):
         raise ValueError(f"{name!r} is a {type(model).__name__}; this recipe post-trains an ObjectWorldModel")
     return model
+
+
+def weights_of(name: str) -> str:
+    """Hash of a checkpoint's weights: a run is resumed on the same ones, whatever their path is called."""
+    return str(read_config(find(name))["weights_sha256"])
 
 
 def tokenizer_of(name: str) -> str:
@@ -262,7 +268,6 @@ def _save_world(
     run: Run,
     model: ObjectWorldModel,
     validation: TokenData,
-    started: float,
     title: str,
     tokenizer: str,
 ) -> Path:
@@ -274,7 +279,7 @@ def _save_world(
         job.folder / "model",
         model.dynamics,
         {**config, "metrics": facts},
-        card=_card(title, run, time.perf_counter() - started, facts),
+        card=_card(title, run, facts),
     )
     if shipped not in bundled():
         save(
