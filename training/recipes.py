@@ -110,7 +110,7 @@ STEM = StemRecipe()
 DYNAMICS = ObjectDynamicsConfig(layers=3, hidden_size=128, intermediate_size=384)
 BASE = MLERecipe(fit=FitConfig(steps=8000, learning_rate=2e-3, decay_from=0.4, evaluate_every=1000), batch=32)
 MORE_MLE = MLERecipe(
-    fit=FitConfig(steps=4000, learning_rate=3e-4, decay_from=0.2, evaluate_every=500), batch=32
+    fit=FitConfig(steps=6000, learning_rate=3e-4, decay_from=0.2, evaluate_every=1000), batch=32
 )
 RLVR = RLVRRecipe()
 
