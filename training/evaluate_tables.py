@@ -262,6 +262,10 @@ def headline_table(differences: Table) -> Table:
         rows={
             name: cells for name, cells in differences.rows.items() if name.rsplit(": ", 1)[1] in HEADLINES
         },
+        notes=(
+            *differences.notes,
+            "the endpoint is LPIPS of sampled frames; the other rows are not corrected for their number",
+        ),
     )
 
 

@@ -212,6 +212,7 @@ def gates(
         truth = data.true_poses[:limit, 1:window_frames]
         before = data.true_poses[:limit, : window_frames - 1]
         moves = (truth[..., :2] - before[..., :2]).norm(dim=-1) > 10
-        results["stem_moved_px"] = float((moved[..., :2] - truth[..., :2]).norm(dim=-1)[moves].mean())
-        results["copy_moved_px"] = float((before[..., :2] - truth[..., :2]).norm(dim=-1)[moves].mean())
+        if moves.any():
+            results["stem_moved_px"] = float((moved[..., :2] - truth[..., :2]).norm(dim=-1)[moves].mean())
+            results["copy_moved_px"] = float((before[..., :2] - truth[..., :2]).norm(dim=-1)[moves].mean())
     return results

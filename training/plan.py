@@ -32,7 +32,14 @@ from training.data import PushTData
 from training.goals import Attempt, GoalSet, Problem
 from training.plan_rows import SEARCH, PlanRow, cost_source, diagnosis_rows, reader_of, standard_rows
 from training.report import Cell, Column, Report, RowLog, Table, manifest, model_sha256, sha256_of
-from training.statistics import Estimate, bootstrap_mean, mcnemar, paired_bootstrap, wilson_interval
+from training.statistics import (
+    Estimate,
+    bootstrap_mean,
+    mcnemar,
+    paired_bootstrap,
+    ratio_of_means,
+    wilson_interval,
+)
 from worldmodels.api import History, Observation
 from worldmodels.video.object_world import ObjectWorldModel
 
@@ -355,7 +362,7 @@ def _comparison(
         a, b = (np.array([r["success"] for r in results[name].values()]) for name in (first, second))
         test = mcnemar(a, b)
         rows[f"{first} / {second}"] = {
-            "ratio": float(a.mean() / b.mean()) if b.any() else None,
+            "ratio": ratio_of_means(a, b),
             "difference": paired_bootstrap(a.astype(float), b.astype(float)),
             "only_first": test.only_a,
             "only_second": test.only_b,

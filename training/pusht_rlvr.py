@@ -210,7 +210,8 @@ class FrameTask:
             moved = (truth[:, :2] - before[:, :2]).norm(dim=-1) > 10
             distance = (pose[:, :2] - truth[:, :2]).norm(dim=-1)
             results[f"{name}_block_px"] = float(distance.mean())
-            results[f"{name}_moved_px"] = float(distance[moved].mean())
+            if moved.any():
+                results[f"{name}_moved_px"] = float(distance[moved].mean())
         results |= {
             f"nll_{key}": value
             for key, value in gates(dynamics, self.tokens, window_frames=self.model.window_frames).items()

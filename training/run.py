@@ -212,7 +212,7 @@ class Run:
 
         Args:
             steps: Total number of steps of the run.
-            body: Does one step and returns its metrics.
+            body: Does one step and returns its metrics; a step with none is not logged.
             snapshot: The state after the last finished step.
             first: Steps already done (what :meth:`load` returned).
             checkpoint_every: Steps between checkpoints; the last step is always saved.
@@ -224,7 +224,8 @@ class Run:
         )
         with _finish_step_on_interrupt() as interrupted, bar:
             for step in range(first, steps):
-                self.log(step, body(step))
+                if metrics := body(step):
+                    self.log(step, metrics)
                 bar.update()
                 done, stop = step + 1, interrupted.is_set()
                 if done % checkpoint_every == 0 or done == steps or stop:

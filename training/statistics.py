@@ -122,6 +122,36 @@ def paired_bootstrap(
     return bootstrap_mean(first - second, units=units, confidence=confidence, seed=seed, resamples=resamples)
 
 
+def ratio_of_means(
+    a: ArrayLike, b: ArrayLike, *, confidence: float = 0.95, seed: int = 0, resamples: int = 10_000
+) -> Estimate | None:
+    """Mean of ``a`` over mean of ``b``, measured on the same questions, with a percentile bootstrap interval.
+
+    Args:
+        a: ``(N,)`` values of one method, not negative.
+        b: ``(N,)`` values of the other on the same questions, in the same order, not negative.
+        confidence: Coverage, in (0, 1).
+        seed: Of the resampling of questions.
+        resamples: Number of bootstrap samples; those in which ``b`` is all zero have no ratio and are left out.
+
+    Returns:
+        None where ``b`` is all zero.
+    """
+    first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    if first.shape != second.shape or first.ndim != 1 or not len(first) or min(first.min(), second.min()) < 0:
+        raise ValueError(
+            f"a ratio of means needs two (N,) arrays of numbers >= 0; got shapes {first.shape} and {second.shape}"
+        )
+    _check_confidence(confidence)
+    if not second.any():
+        return None
+    rows = np.random.default_rng(seed).integers(len(first), size=(resamples, len(first)))
+    above, below = first[rows].mean(axis=1), second[rows].mean(axis=1)
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(above[below > 0] / below[below > 0], [tail, 1 - tail])
+    return Estimate(float(first.mean() / second.mean()), float(low), float(high), len(first))
+
+
 @dataclass(frozen=True)
 class McNemar:
     """Exact McNemar test of two methods that were tried on the same questions.

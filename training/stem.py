@@ -88,12 +88,10 @@ def train_stem(
         before = validation.true_poses[rows, times]
         moves = (truth[:, 4:6] - before[:, :2]).norm(dim=-1) > MOVED_PX
         error = (moved[:, 4:6] - truth[:, 4:6]).norm(dim=-1)
-        return {
-            "moved_px": float(error[moves].mean()),
-            "still_px": float(error[~moves].mean()),
-            "copy_moved_px": float((before[:, :2] - truth[:, 4:6]).norm(dim=-1)[moves].mean()),
-            "agent_px": float((moved[:, :2] - truth[:, :2]).norm(dim=-1).mean()),
-        }
+        copied = (before[:, :2] - truth[:, 4:6]).norm(dim=-1)
+        cases = {"moved_px": error[moves], "still_px": error[~moves], "copy_moved_px": copied[moves]}
+        results = {name: float(values.mean()) for name, values in cases.items() if len(values)}
+        return results | {"agent_px": float((moved[:, :2] - truth[:, :2]).norm(dim=-1).mean())}
 
     stem: nn.Module = dynamics.stem
     fit(run, stem, loss, recipe.fit, seed=seed, evaluate=evaluate)

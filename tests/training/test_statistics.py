@@ -6,7 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from training.statistics import Estimate, bootstrap_mean, mcnemar, paired_bootstrap, wilson_interval
+from training.statistics import (
+    Estimate,
+    bootstrap_mean,
+    mcnemar,
+    paired_bootstrap,
+    ratio_of_means,
+    wilson_interval,
+)
 
 
 def test_wilson_equals_the_formula_and_known_values():
@@ -136,3 +143,19 @@ def test_bad_arguments_are_named():
 
 def test_format_has_the_digits_asked_for():
     assert Estimate(0.84, 0.7149, 0.9166, 50).format(3) == "0.840 [0.715, 0.917] n=50"
+
+
+def test_a_ratio_of_success_rates_pairs_the_questions():
+    solved = np.random.default_rng(0).random(200) < 0.5
+    same = ratio_of_means(solved, solved)
+    assert same is not None
+    assert (same.value, same.low, same.high, same.n) == (1.0, 1.0, 1.0, 200)  # paired: no spread at all
+    half = solved & (np.arange(200) % 2 == 0)
+    ratio = ratio_of_means(half, solved)
+    assert ratio is not None
+    assert ratio.value == half.sum() / solved.sum()
+    # Half of about 100 solved questions: the ratio is a share of 100, whose deviation is 0.05.
+    assert ratio.high - ratio.low == pytest.approx(2 * 1.96 * 0.05, rel=0.15)
+    assert ratio_of_means(solved, np.zeros(200)) is None
+    with pytest.raises(ValueError, match=">= 0"):
+        ratio_of_means([1.0, -1.0], [1.0, 1.0])
