@@ -20,7 +20,7 @@ from rich.console import Console
 from training.data import PushTData, pose_errors
 from training.fit import seeded
 from training.mle import TokenData, gates, tokenise, train_mle
-from training.recipes import BASE, DYNAMICS, STEM
+from training.pusht_recipes import BASE, DYNAMICS, STEM
 from training.report import Column, Report, Table, manifest, model_sha256, source_of
 from training.run import Run
 from training.statistics import bootstrap_mean

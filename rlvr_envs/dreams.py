@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 
 from rlvr_envs.contexts import load_pusht_starts
 from rlvr_envs.learned import LearnedEnv, LearnedVectorEnv
-from rlvr_envs.moments import Outcome, Start
+from rlvr_envs.moments import Outcome, Start, history_option
 from rlvr_envs.spaces import (
     PUSHT_FRAME_SKIP,
     PUSHT_IMAGE_PX,
-    checked_action,
     checked_observation,
     pusht_action_space,
     pusht_observation_space,
@@ -159,7 +158,7 @@ class PushTTask:
             goal = PushTGoal(state=starts.states[second], image=starts.images[second])
         if "goal" in options:
             goal = self._goal(options["goal"])
-        history = self._history(options)
+        history = history_option(options, self.observation_space, self.action_space)
         state = starts.states[first]
         if history is None:
             if "state" in options:
@@ -183,6 +182,10 @@ class PushTTask:
             info=pusht_info(state, goal, judgement),
         )
 
+    def ends(self, action: Any) -> bool:
+        """No action of PushT ends an episode."""
+        return False
+
     def picture(self, observation: Observation) -> NDArray[np.uint8]:
         """The observed frame at 224 px, every pixel repeated so that nothing is made up."""
         image = observation["image"]
@@ -198,31 +201,6 @@ class PushTTask:
             )
         checked_observation("options['goal']['image']", self.observation_space["image"], image)
         return PushTGoal(state=state, image=image)
-
-    def _history(self, options: Mapping[str, Any]) -> History | None:
-        """The history of the options, checked, or None."""
-        if "history" not in options and "observation" not in options:
-            return None
-        if "history" in options and "observation" in options:
-            raise ValueError("options has both 'history' and 'observation'; give one of them")
-        history = options.get("history")
-        if history is None:
-            history = History(observations=(options["observation"],))
-        if not isinstance(history, History):
-            raise ValueError(
-                f"options['history'] is {type(history).__name__}; give a worldmodels.api.History"
-            )
-        if len(history.observations) != len(history.actions) + 1:
-            raise ValueError(
-                f"options['history'] has {len(history.observations)} observations and {len(history.actions)}"
-                " actions; there must be one observation more than actions"
-            )
-        for observation in history.observations:
-            checked_observation("an observation of the options", self.observation_space, observation)
-        actions = [
-            checked_action(self.action_space, action)[0].astype(np.float32) for action in history.actions
-        ]
-        return History(observations=tuple(history.observations), actions=tuple(actions))
 
 
 def _state(reading: NDArray[Any] | None, observation: Observation) -> FloatArray:

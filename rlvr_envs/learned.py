@@ -105,7 +105,7 @@ class LearnedEnv(gym.Env[Any, Any]):
         )
         moment, error = accept(self._task, current.moment, predictions[0], predictions.states(), 0, clipped)
         self._current = LearnedSnapshot(rollout=rollout, moment=moment)
-        observation, outcome, info = report(self._task, moment, error)
+        observation, outcome, info = report(self._task, moment, error, ended=self._task.ends(value))
         return observation, outcome.reward, outcome.terminated, False, info
 
     def render(self) -> NDArray[np.uint8] | None:
@@ -285,12 +285,12 @@ class LearnedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         )
         readings = predictions.states()
         reports = {}
-        for k, row in enumerate(rows):
+        for k, (row, (value, clipped)) in enumerate(zip(rows, checked, strict=True)):
             moment, error = accept(
-                self._task, self._moments[row], predictions[k], readings, k, clipped=checked[k][1]
+                self._task, self._moments[row], predictions[k], readings, k, clipped=clipped
             )
             self._moments[row] = moment
-            reports[row] = report(self._task, moment, error)
+            reports[row] = report(self._task, moment, error, ended=self._task.ends(value))
         return rollout, reports
 
     def _returns(self, reports: Sequence[Report]) -> tuple[Any, dict[str, Any]]:

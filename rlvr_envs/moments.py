@@ -15,7 +15,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from rlvr_envs.spaces import holds
+from rlvr_envs.spaces import checked_action, checked_observation, holds
 from worldmodels.api import History, Observation, Prediction
 
 
@@ -82,6 +82,10 @@ class Task(Protocol):
         """
         ...
 
+    def ends(self, action: Any) -> bool:
+        """Whether taking this (checked) action ends the episode, whatever the world makes of it."""
+        ...
+
     def picture(self, observation: Observation) -> NDArray[np.uint8]:
         """The frame ``(H, W, 3)`` to show for an observation."""
         ...
@@ -125,15 +129,48 @@ def accept(
     return replace(moment, prediction=prediction, reading=None if readings is None else readings[row]), ""
 
 
-def report(task: Task, moment: Moment, error: str = "") -> Report:
-    """What the user gets to see of a moment; copies, so that nobody changes the kept observation."""
+def report(task: Task, moment: Moment, error: str = "", *, ended: bool = False) -> Report:
+    """What the user gets to see of a moment; copies, so that nobody changes the kept observation.
+
+    ``ended``: the last action has ended the episode.
+    """
     prediction = moment.prediction
     if error:
         prediction = replace(prediction, reward=None, terminated=False, error=error)
     outcome = task.judge(moment.goal, prediction, moment.reading)
+    if ended:
+        outcome = replace(outcome, terminated=True)
     info = {
         "prediction_error": error,
         **outcome.info,
         "clipped_actions": moment.clipped_actions,
     }
     return deepcopy(prediction.observation), outcome, info
+
+
+def history_option(
+    options: Mapping[str, Any], observation_space: gym.Space[Any], action_space: gym.Space[Any]
+) -> History | None:
+    """The ``history`` or ``observation`` of reset options, checked, or None if neither is there.
+
+    Raises:
+        ValueError: Both are given, or they do not fit each other or the spaces.
+    """
+    if "history" not in options and "observation" not in options:
+        return None
+    if "history" in options and "observation" in options:
+        raise ValueError("options has both 'history' and 'observation'; give one of them")
+    history = options.get("history")
+    if history is None:
+        history = History(observations=(options["observation"],))
+    if not isinstance(history, History):
+        raise ValueError(f"options['history'] is {type(history).__name__}; give a worldmodels.api.History")
+    if len(history.observations) != len(history.actions) + 1:
+        raise ValueError(
+            f"options['history'] has {len(history.observations)} observations and {len(history.actions)} actions;"
+            " there must be one observation more than actions"
+        )
+    for observation in history.observations:
+        checked_observation("an observation of the options", observation_space, observation)
+    actions = [checked_action(action_space, action)[0].astype(np.float32) for action in history.actions]
+    return History(observations=tuple(history.observations), actions=tuple(actions))

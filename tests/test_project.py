@@ -1,5 +1,7 @@
 """The project as a whole: the README's file map and examples, what the wheel holds, and what importing costs."""
 
+import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -36,6 +38,23 @@ def test_the_file_map_names_every_module_and_nothing_else():
     mapped = set(mapped_files())
     assert python_files() - mapped == set()  # add a line to the README's file map
     assert mapped - python_files() == set()  # remove these lines
+
+
+def test_the_tables_are_those_of_the_results():
+    spec = importlib.util.spec_from_file_location("readme", ROOT / "benchmarks" / "readme.py")
+    readme = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(readme)
+    assert readme.filled(README) == README  # else run benchmarks/readme.py
+    assert len(readme.BLOCK.findall(README)) >= 5
+
+
+def test_results_say_where_they_come_from():
+    files = list((ROOT / "benchmarks" / "results").glob("*.json"))
+    assert files
+    for file in files:
+        manifest = json.loads(file.read_text())["manifest"]
+        assert {"protocol", "protocol_sha256", "versions", "hardware", "date"} <= set(manifest), file.name
+        assert not re.search(r'"/[a-z]+/', json.dumps(manifest)), file.name  # no path of one machine
 
 
 def blocks():

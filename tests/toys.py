@@ -165,5 +165,8 @@ class EscapeTask:
         escaped = distance > self.radius_px
         return Outcome(reward=distance, terminated=escaped, info={"distance": distance})
 
+    def ends(self, action: Any) -> bool:
+        return bool((np.asarray(action) >= 1).all())
+
     def picture(self, observation: Any) -> np.ndarray:
         return self._pusht.picture(observation)

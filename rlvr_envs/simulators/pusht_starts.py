@@ -6,7 +6,7 @@ import logging
 
 import numpy as np
 
-from rlvr_envs.contexts import PUSHT_STARTS, PushTStarts, save_pusht_starts
+from rlvr_envs.contexts import PUSHT_STARTS, PushTStarts, save_starts
 from rlvr_envs.simulators.pusht_drawing import PushTDrawing
 from rlvr_envs.simulators.pusht_env import MIN_CLEARANCE_PX, random_goal
 from rlvr_envs.simulators.pusht_policies import sample_states
@@ -31,5 +31,5 @@ def make_pusht_starts(*, count: int = 256, covered_count: int = 64, seed: int = 
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    save_pusht_starts(make_pusht_starts())
+    save_starts(make_pusht_starts(), PUSHT_STARTS)
     logging.getLogger(__name__).info("wrote %s", PUSHT_STARTS)

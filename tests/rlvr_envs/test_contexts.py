@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlvr_envs.contexts import PUSHT_STARTS, load_pusht_starts, save_pusht_starts
+from rlvr_envs.contexts import PUSHT_STARTS, PushTStarts, load_pusht_starts, load_starts, save_starts
 from rlvr_envs.simulators.pusht_starts import make_pusht_starts
 
 
@@ -24,11 +24,11 @@ def test_bundled_starts_are_what_the_simulator_makes() -> None:
 
 def test_round_trip_and_missing_file(tmp_path: Path) -> None:
     starts = make_pusht_starts(count=3, covered_count=2, seed=5)
-    path = tmp_path / "new" / "starts.npz"
+    path = tmp_path / "new" / "pusht_starts.npz"
     with pytest.raises(FileNotFoundError, match="pusht_starts"):
-        load_pusht_starts(path)
-    save_pusht_starts(starts, path)
-    again = load_pusht_starts(path)
+        load_starts(PushTStarts, path)
+    save_starts(starts, path)
+    again = load_starts(PushTStarts, path)
     for key, value in vars(starts).items():
         np.testing.assert_array_equal(getattr(again, key), value)
-    assert [file.name for file in path.parent.iterdir()] == ["starts.npz"]
+    assert [file.name for file in path.parent.iterdir()] == ["pusht_starts.npz"]

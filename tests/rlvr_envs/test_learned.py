@@ -328,3 +328,20 @@ def test_ppo_trains_in_a_dream() -> None:
     model.learn(32)
     assert model.num_timesteps == 32
     assert not np.array_equal(before.numpy(), model.policy.action_net.weight.detach().numpy())
+
+
+def test_an_action_may_end_an_episode_whatever_the_world_answers() -> None:
+    env = LearnedEnv(PointWorldModel(), EscapeTask(), temperature=0.0)
+    env.reset(seed=0)
+    moment = env.snapshot()
+    still, last = np.zeros(10, np.float32), np.ones(10, np.float32)
+    assert not env.step(still)[2]
+    env.restore(moment)
+    assert env.step(last)[2]
+    both = LearnedVectorEnv(PointWorldModel(), EscapeTask(), num_envs=2, temperature=0.0)
+    both.reset(seed=0)
+    _, _, terminated, _, _ = both.step(np.stack([still, last]))
+    assert terminated.tolist() == [False, True]
+    _, _, terminated, _, infos = both.step(np.stack([still, last]))  # the second row begins anew
+    assert terminated.tolist() == [False, False]
+    assert infos["clipped_actions"].tolist() == [0, 0]

@@ -8,6 +8,7 @@ import torch
 
 from training.fit import FitConfig
 from training.frame_tokenizers import FrameTokenizerRecipe, train_frame_tokenizer
+from training.reconstruction import ReconstructionConfig
 from training.run import Run
 from worldmodels.nets.discriminator import PatchDiscriminator, discriminator_loss, generator_loss
 from worldmodels.video.frame_tokenizer import FrameTokenizerConfig
@@ -16,13 +17,15 @@ RECIPE = FrameTokenizerRecipe(
     tokenizer=FrameTokenizerConfig(
         block_out_channels=(8, 8), layers_per_block=1, latent_channels=8, norm_num_groups=4
     ),
-    fit=FitConfig(steps=24, learning_rate=3e-3, warmup_steps=1, checkpoint_every=8, evaluate_every=24),
+    losses=ReconstructionConfig(
+        fit=FitConfig(steps=24, learning_rate=3e-3, warmup_steps=1, checkpoint_every=8, evaluate_every=24),
+        perceptual_weight=0.0,
+        adversarial_from=12,
+        discriminator_layers=3,
+        discriminator_width=8,
+    ),
     batch=4,
-    perceptual_weight=0.0,
-    adversarial_from=12,
-    discriminator_layers=3,
-    discriminator_width=8,
-    image_size=16,
+    image_side=16,
 )
 
 
@@ -62,7 +65,7 @@ def test_resume_is_exact(tmp_path):
 
 
 def test_needs_a_perceptual_metric_where_it_counts(tmp_path):
-    recipe = dataclasses.replace(RECIPE, perceptual_weight=1.0)
+    recipe = dataclasses.replace(RECIPE, losses=dataclasses.replace(RECIPE.losses, perceptual_weight=1.0))
     with pytest.raises(ValueError, match="Perceptual"):
         train_frame_tokenizer(Run(tmp_path / "run", recipe, 0), squares, recipe, seed=0, perceptual=None)
 

@@ -45,8 +45,8 @@ def evaluate(
     writable(results / "pusht-prediction.json")
     from training.data import PushTData
     from training.evaluate import PredictionConfig, evaluate_prediction
+    from training.pusht_recipes import RLVR
     from training.readers import load_reader
-    from training.recipes import RLVR
     from worldmodels.episodes import EpisodeStore
     from worldmodels.nets.perceptual import Perceptual
 

@@ -44,7 +44,8 @@ def train(
         raise ValueError(f"--steps is {steps}; it must be at least 1")
     import torch
 
-    from training.recipes import RECIPES, Job
+    from training.jobs import Job
+    from training.recipes import RECIPES
 
     if device != "cpu" and not (device.startswith("cuda") and torch.cuda.is_available()):
         raise ValueError(

@@ -1,0 +1,162 @@
+"""Trains a tokenizer to give back what it was shown: L1 + perceptual + adversarial, as the released ones were.
+
+Special: two optimisers in one resumable step; the discriminator joins at a fixed step. What the tokenizer is,
+and what it is shown, is one callable; the batch of a step is a function of (seed, step).
+
+Absent: adaptive weights of the losses, and any particular tokenizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from training.fit import FitConfig, learning_rate, optimiser, seeded
+from training.run import Run, Snapshot, flatten_optimiser, restore_optimiser
+from worldmodels.nets.discriminator import PatchDiscriminator, discriminator_loss, generator_loss
+from worldmodels.nets.perceptual import Perceptual
+
+Reconstruct = Callable[[np.random.Generator], tuple[Tensor, Tensor]]
+"""Draws a batch and passes it through the tokenizer: decoded and true frames, both ``(B, 3, H, W)``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReconstructionConfig:
+    """Losses and optimisation; the defaults are the published single-step tokenizer.
+
+    Attributes:
+        fit: Optimisation of both networks.
+        l1_weight, perceptual_weight, adversarial_weight: Weights of the three losses.
+        perceptual_frames: Frames of a batch that the perceptual loss looks at, the first ones; None: all.
+        adversarial_from: First step at which the discriminator trains and counts.
+        discriminator_layers, discriminator_width: Its size.
+        autocast: Whether the tokenizer computes in bfloat16.
+    """
+
+    fit: FitConfig = field(
+        default_factory=lambda: FitConfig(
+            steps=500_000, learning_rate=5e-4, decay_from=1.0, warmup_steps=1000
+        )
+    )
+    l1_weight: float = 1.0
+    perceptual_weight: float = 1.0
+    perceptual_frames: int | None = None
+    adversarial_weight: float = 0.1
+    adversarial_from: int = 10_000
+    discriminator_layers: int = 6
+    discriminator_width: int = 64
+    autocast: bool = False
+
+
+def train_reconstruction(
+    run: Run,
+    model: nn.Module,
+    reconstruct: Reconstruct,
+    config: ReconstructionConfig,
+    *,
+    seed: int,
+    image_side: int,
+    perceptual: Perceptual | None,
+    evaluate: Callable[[], Mapping[str, float]] | None = None,
+) -> None:
+    """Train ``model`` in place; an interrupted run goes on from its newest checkpoint.
+
+    Args:
+        run: The run folder.
+        model: The tokenizer, which ``reconstruct`` uses.
+        reconstruct: Draws and passes a batch.
+        config: Settings.
+        seed: Of the discriminator's weights and of the batches.
+        image_side: The smaller side of the frames, px.
+        perceptual: Needed where ``config.perceptual_weight`` is positive.
+        evaluate: Validation metrics, logged.
+
+    Raises:
+        ValueError: No perceptual metric although its weight is positive.
+        FloatingPointError: A loss is not finite; names the step.
+    """
+    if config.perceptual_weight > 0 and perceptual is None:
+        raise ValueError("perceptual_weight > 0 needs perceptual=Perceptual('vgg' or 'alex'); or set it to 0")
+    modules: dict[str, nn.Module] = {"model": model}
+    judge: PatchDiscriminator | None = None
+    if config.adversarial_weight > 0:
+        judge = seeded(
+            lambda: PatchDiscriminator(
+                layers=config.discriminator_layers, width=config.discriminator_width, image_size=image_side
+            ),
+            seed,
+        )
+        modules["judge"] = judge
+    optimisers = {name: optimiser(module.parameters(), config.fit) for name, module in modules.items()}
+    first = 0
+    if (loaded := run.load()) is not None:
+        first, kept = loaded
+        for name, module in modules.items():
+            module.load_state_dict(kept.tensors[name])
+            restore_optimiser(
+                optimisers[name], kept.tensors[f"{name}_optimiser"], kept.state[f"{name}_optimiser"]
+            )
+
+    def update(name: str, loss: Tensor, step: int) -> Tensor:
+        if not torch.isfinite(loss):
+            raise FloatingPointError(
+                f"the {name} loss is {loss.item()} at step {step}; lower learning_rate (now "
+                f"{config.fit.learning_rate})"
+            )
+        optimisers[name].zero_grad(set_to_none=True)
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(modules[name].parameters(), config.fit.max_grad_norm)
+        for group in optimisers[name].param_groups:
+            group["lr"] = learning_rate(step, config.fit)
+        optimisers[name].step()
+        return norm
+
+    def body(step: int) -> Mapping[str, Any]:
+        model.train()
+        device = next(model.parameters()).device
+        with torch.autocast(device.type, torch.bfloat16, enabled=config.autocast):
+            decoded, target = reconstruct(np.random.default_rng([seed, step]))
+        decoded = decoded.float()
+        l1 = (decoded - target).abs().mean()
+        total = config.l1_weight * l1
+        line: dict[str, Any] = {"l1": float(l1.detach())}
+        if config.perceptual_weight > 0 and perceptual is not None:
+            some = slice(0, config.perceptual_frames)
+            with torch.autocast(device.type, torch.bfloat16, enabled=config.autocast):
+                lpips = perceptual.distance(decoded[some], target[some]).mean()
+            total = total + config.perceptual_weight * lpips
+            line["lpips"] = float(lpips.detach())
+        joined = judge if judge is not None and step >= config.adversarial_from else None
+        if joined is not None:
+            joined.requires_grad_(False)
+            fooled = generator_loss(joined(decoded))
+            joined.requires_grad_(True)
+            total = total + config.adversarial_weight * fooled
+            line["generator"] = float(fooled.detach())
+        line["grad_norm"] = float(update("model", total, step))
+        if joined is not None:
+            loss = discriminator_loss(joined(target), joined(decoded.detach()))
+            update("judge", loss, step)
+            line["discriminator"] = float(loss.detach())
+        if evaluate is not None and (
+            (step + 1) % config.fit.evaluate_every == 0 or step + 1 == config.fit.steps
+        ):
+            model.eval()
+            with torch.no_grad():
+                line |= {f"validation/{key}": value for key, value in evaluate().items()}
+        return line
+
+    def snapshot() -> Snapshot:
+        tensors: dict[str, Mapping[str, Tensor]] = {name: m.state_dict() for name, m in modules.items()}
+        state: dict[str, Any] = {}
+        for name, adam in optimisers.items():
+            tensors[f"{name}_optimiser"], state[f"{name}_optimiser"] = flatten_optimiser(adam)
+        return Snapshot(tensors=tensors, state=state)
+
+    run.loop(config.fit.steps, body, snapshot, first=first, checkpoint_every=config.fit.checkpoint_every)
+    model.eval()

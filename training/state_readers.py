@@ -1,0 +1,124 @@
+"""Trains readers of frames: what state a frame shows, and which action led from one frame to the next.
+
+Special: measuring instruments, trained on true frames and put before dreamt ones. Errors of pixels and LPIPS
+preferred copying the last frame to good models; where the gripper and the drawers *are* in a decoded frame
+does not lie, and an action that cannot be recovered from two dreamt frames was not followed.
+
+Absent: rewards; no reward of this project sees a reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from training.data import tensor_of
+from training.fit import FitConfig, fit, seeded
+from training.frame_data import FrameData
+from training.run import Run
+from worldmodels.checkpoints import fill, find, read_config, read_weights
+from worldmodels.video.state_reader import StateReader, StateReaderConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateReaderRecipe:
+    """One training run of a reader."""
+
+    fit: FitConfig = field(
+        default_factory=lambda: FitConfig(steps=4000, learning_rate=2e-3, evaluate_every=1000)
+    )
+    batch: int = 48
+
+
+Labels = Callable[[FrameData], NDArray[np.float64]]
+"""What is read: ``(N, T+1, D)`` for states, ``(N, T, D)`` for actions."""
+
+
+def train_state_reader(
+    run: Run,
+    train: FrameData,
+    validation: FrameData,
+    labels: Labels,
+    names: tuple[str, ...],
+    recipe: StateReaderRecipe,
+    *,
+    frames: int,
+    seed: int,
+) -> StateReader:
+    """Train a reader on true frames; an interrupted run goes on from its newest checkpoint."""
+    known = labels(train)
+    flat = known.reshape(-1, known.shape[-1])
+    config = StateReaderConfig(
+        names=names,
+        centre=tuple(float(x) for x in flat.mean(axis=0)),
+        scale=tuple(float(x) for x in np.maximum(flat.std(axis=0), 1e-4)),
+        frames=frames,
+        side=-(-max(train.image_size) // 16) * 16,
+    )
+    reader: StateReader = seeded(lambda: StateReader(config), seed)
+    centre, scale = tensor_of(np.array(config.centre)), tensor_of(np.array(config.scale))
+
+    def loss(step: int, generator: np.random.Generator) -> tuple[Tensor, dict[str, float | Tensor]]:
+        episodes = generator.integers(0, len(train), recipe.batch)
+        times = generator.integers(0, known.shape[1], recipe.batch)
+        images = _cases(train, episodes, times, frames)
+        with torch.autocast(images.device.type, torch.bfloat16):
+            raw = reader.standardised(images)
+        truth = ((tensor_of(known[episodes, times]) - centre) / scale).float()
+        return F.smooth_l1_loss(raw.float(), truth, beta=0.1), {}
+
+    def evaluate() -> dict[str, float]:
+        return state_reader_errors(reader, validation, labels, cases=800)
+
+    fit(run, reader, loss, recipe.fit, seed=seed, evaluate=evaluate)
+    return reader
+
+
+def _cases(data: FrameData, episodes: NDArray[np.int64], times: NDArray[np.int64], frames: int) -> Tensor:
+    """Single frames ``(B, 3, H, W)``, or frames and their successors ``(B, 2, 3, H, W)``."""
+    if frames == 1:
+        return data.images(episodes, times)
+    return data.images(episodes[:, None], times[:, None] + np.arange(2))
+
+
+@torch.no_grad()
+def state_reader_errors(
+    reader: StateReader, data: FrameData, labels: Labels, *, cases: int
+) -> dict[str, float]:
+    """Mean absolute error of each number on true frames, spread evenly over the data."""
+    known = labels(data)
+    index = np.linspace(0, known.shape[0] * known.shape[1] - 1, cases).astype(np.int64)
+    episodes, times = np.divmod(index, known.shape[1])
+    read = [
+        reader(_cases(data, e, t, reader.config.frames))
+        for e, t in zip(np.array_split(episodes, 8), np.array_split(times, 8), strict=True)
+    ]
+    errors = (torch.cat(read) - tensor_of(known[episodes, times]).float()).abs().mean(0)
+    return {name: float(error) for name, error in zip(reader.config.names, errors, strict=True)}
+
+
+def load_state_reader(name: str | Path) -> StateReader:
+    """A state reader by bundled name or folder.
+
+    Raises:
+        FileNotFoundError: Nothing of that name.
+        ValueError: The folder holds something else or does not fit.
+    """
+    folder = find(name)
+    config = read_config(folder)
+    if config["kind"] != "state_reader":
+        raise ValueError(f"{folder} holds a {config['kind']!r}, expected a 'state_reader'")
+    sizes: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in config["reader"].items()
+    }
+    reader = StateReader(StateReaderConfig(**sizes))
+    fill(reader, read_weights(folder, config), folder)
+    return reader.eval()
