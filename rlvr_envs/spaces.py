@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from worldmodels.video.rt1_actions import RT1_HIGH, RT1_LOW
+
 PUSHT_IMAGE_PX = 64
 PUSHT_FRAME_SKIP = 5  # environment steps of 0.1 s per step of the world model, as published
+RT1_HEIGHT_PX, RT1_WIDTH_PX = 64, 80  # a quarter of RT-1's 256 x 320
 
 
 def pusht_observation_space(*, image_size: int = PUSHT_IMAGE_PX) -> spaces.Dict:
@@ -34,6 +37,28 @@ def pusht_action_space(*, frame_skip: int = PUSHT_FRAME_SKIP) -> spaces.Box:
     if not isinstance(frame_skip, int | np.integer) or frame_skip < 1:
         raise ValueError(f"frame_skip is {frame_skip!r}; it must be a whole number of at least 1")
     return spaces.Box(-1.0, 1.0, (2 * int(frame_skip),), np.float32)
+
+
+def rt1_action_space() -> spaces.Box:
+    """``(13,)`` float32: RT-1's action, its parts in alphabetical order, within the ranges of its data.
+
+    Base displacement (2) and base turn (1); ``gripper_closedness_action`` (1) in [-1, 1]; ``rotation_delta``
+    (3) in rad; ``terminate_episode`` (3) in [0, 1], where 1, 0, 0 ends the episode; ``world_vector`` (3) in
+    m. ``worldmodels.video.rt1_actions`` has their slices and the way from and to RT-1's dict.
+    """
+    return spaces.Box(RT1_LOW, RT1_HIGH, dtype=np.float32)
+
+
+def frame_observation_space(height: int, width: int) -> spaces.Box:
+    """``(height, width, 3)`` uint8 RGB.
+
+    Raises:
+        ValueError: A size that is not a positive whole number.
+    """
+    for name, size in (("height", height), ("width", width)):
+        if not isinstance(size, int | np.integer) or isinstance(size, bool) or size < 1:
+            raise ValueError(f"image {name} is {size!r}; it must be a whole number of at least 1")
+    return spaces.Box(0, 255, (int(height), int(width), 3), np.uint8)
 
 
 def checked_action(space: spaces.Space[Any], action: Any) -> tuple[Any, int]:

@@ -31,7 +31,8 @@ class EnvEntry:
     twin: str | None = None
 
 
-# 20 steps of 5 environment steps are 10 s of PushT, twice the step budget of the planning evaluation.
+# 20 steps of 5 environment steps are 10 s of PushT, twice the step budget of the planning evaluation. 112 steps
+# of 3 Hz are the published RT-1 evaluation: 16 rounds of 7 frames.
 ENVS: dict[str, EnvEntry] = {
     "RLVRWorld/PushT-v0": EnvEntry(
         entry_point="rlvr_envs.dreams:pusht",
@@ -43,5 +44,9 @@ ENVS: dict[str, EnvEntry] = {
     "RLVRWorld/PushT-Sim-v0": EnvEntry(
         entry_point="rlvr_envs.simulators.pusht_env:PushTSimEnv",
         max_episode_steps=20,
+    ),
+    "RLVRWorld/RT1-Drawer-Sim-v0": EnvEntry(
+        entry_point="rlvr_envs.simulators.drawer_env:DrawerSimEnv",
+        max_episode_steps=112,
     ),
 }

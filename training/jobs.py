@@ -30,9 +30,9 @@ class Job:
         resume: Continue a run that the folder already holds.
         seed: Seed of weights and batches.
         steps: Overrides the recipe's number of steps; None keeps it.
-        reader: Checkpoint of a pose reader, for the tokenizer.
-        tokenizer: Checkpoint of a tokenizer, for the base model.
-        base: Checkpoint of a world model to post-train.
+        reader: Checkpoint of a reader; None: the bundled one that the recipe names.
+        tokenizer: Checkpoint of a tokenizer, for the base model; None likewise.
+        base: Checkpoint of a world model to post-train; None likewise.
     """
 
     folder: Path
@@ -40,9 +40,9 @@ class Job:
     resume: bool = False
     seed: int = 0
     steps: int | None = None
-    reader: str = "pusht-reader"
-    tokenizer: str = "pusht-tokenizer"
-    base: str = "pusht-base"
+    reader: str | None = None
+    tokenizer: str | None = None
+    base: str | None = None
 
 
 @dataclass(frozen=True)

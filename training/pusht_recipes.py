@@ -88,7 +88,12 @@ def pusht_tokenizer(job: Job) -> Path:
     run = start_run(job, recipe, store)
     validation = PushTData.load(store, "validation")
     tokenizer = train_global_tokenizer(
-        run, PushTData.load(store, "train"), validation, recipe, seed=job.seed, reader=load_reader(job.reader)
+        run,
+        PushTData.load(store, "train"),
+        validation,
+        recipe,
+        seed=job.seed,
+        reader=load_reader(job.reader or "pusht-reader"),
     )
     facts = tokenizer_errors(tokenizer, validation, episodes=100)
     return save(
@@ -110,7 +115,7 @@ def _token_data(job: Job, tokenizer: Any, layout: SlotLayout) -> tuple[TokenData
 
 def pusht_base(job: Job) -> Path:
     """Autoregressive dynamics by maximum likelihood."""
-    tokenizer = load_global_tokenizer(job.tokenizer)
+    tokenizer = load_global_tokenizer(job.tokenizer or "pusht-tokenizer")
     layout = SlotLayout(num_codes=tokenizer.config.num_tokens, code_levels=tuple(tokenizer.config.levels))
     train, validation, store = _token_data(job, tokenizer, layout)
     recipe = dataclasses.replace(BASE, fit=fitted(BASE.fit, job.steps))
@@ -130,31 +135,31 @@ def pusht_base(job: Job) -> Path:
         ObjectWorldModel(tokenizer, dynamics),
         validation,
         "PushT base model",
-        job.tokenizer,
+        job.tokenizer or "pusht-tokenizer",
     )
 
 
 def pusht_more_mle(job: Job) -> Path:
     """Control of RLVR: the base model, trained further by maximum likelihood."""
-    model = _object_world(job.base)
+    base = job.base or "pusht-base"
+    model = _object_world(base)
     model.dynamics.stem.freeze_motion()
     train, validation, store = _token_data(job, model.tokenizer, model.dynamics.layout)
     recipe = dataclasses.replace(MORE_MLE, fit=fitted(MORE_MLE.fit, job.steps))
-    run = start_run(job, {"mle": recipe, "base": weights_of(job.base)}, store)
+    run = start_run(job, {"mle": recipe, "base": weights_of(base)}, store)
     train_mle(run, model.dynamics, train, validation, recipe, seed=job.seed)
-    return _save_world(
-        job, run, model, validation, "PushT base model, trained further", tokenizer_of(job.base)
-    )
+    return _save_world(job, run, model, validation, "PushT base model, trained further", tokenizer_of(base))
 
 
 def pusht_rlvr(job: Job, recipe: RLVRRecipe = RLVR) -> Path:
     """GRPO on decoded frames: -(L1 + LPIPS + proprioception error)."""
-    model = _object_world(job.base)
+    base = job.base or "pusht-base"
+    model = _object_world(base)
     model.dynamics.stem.freeze_motion()
     train, validation, store = _token_data(job, model.tokenizer, model.dynamics.layout)
     if job.steps is not None:
         recipe = dataclasses.replace(recipe, grpo=dataclasses.replace(recipe.grpo, steps=job.steps))
-    run = start_run(job, {"rlvr": recipe, "base": weights_of(job.base)}, store)
+    run = start_run(job, {"rlvr": recipe, "base": weights_of(base)}, store)
     perceptual = Perceptual(recipe.network).to(torch.get_default_device())
     tasks = [
         FrameTask(model, frames, tokens, recipe, perceptual)
@@ -164,7 +169,7 @@ def pusht_rlvr(job: Job, recipe: RLVRRecipe = RLVR) -> Path:
         )
     ]
     train_rlvr(run, model, tasks[0], tasks[1], recipe, seed=job.seed)
-    return _save_world(job, run, model, validation, "PushT RLVR model", tokenizer_of(job.base))
+    return _save_world(job, run, model, validation, "PushT RLVR model", tokenizer_of(base))
 
 
 def _object_world(name: str) -> ObjectWorldModel:

@@ -27,6 +27,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from worldmodels.api import WorldModel
+from worldmodels.video.compressive_tokenizer import CompressiveTokenizer, CompressiveTokenizerConfig
+from worldmodels.video.frame_tokenizer import WEIGHTS_NAME
 from worldmodels.video.global_tokenizer import GlobalTokenizer, GlobalTokenizerConfig
 from worldmodels.video.object_dynamics import ObjectDynamics, ObjectDynamicsConfig
 from worldmodels.video.object_world import ObjectWorldModel
@@ -201,12 +203,31 @@ def load_global_tokenizer(name: str | Path) -> GlobalTokenizer:
     return tokenizer.eval()
 
 
-def tokenizer_config(tokenizer: GlobalTokenizer) -> dict[str, Any]:
+def load_compressive_tokenizer(name: str | Path) -> CompressiveTokenizer:
+    """A ``CompressiveTokenizer``, in our layout or in the released one; errors as for ``load``."""
+    folder = find(name)
+    if (folder / WEIGHTS_NAME).exists():
+        return CompressiveTokenizer.from_folder(folder)
+    config = read_config(folder)
+    if config["kind"] != "compressive_tokenizer":
+        raise ValueError(f"{folder} holds a {config['kind']!r}, expected a 'compressive_tokenizer'")
+    with _complete(folder):
+        sizes: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in config["tokenizer"].items()
+        }
+        tokenizer = CompressiveTokenizer(CompressiveTokenizerConfig(**sizes))
+    fill(tokenizer, read_weights(folder, config), folder / _WEIGHTS)
+    return tokenizer.eval()
+
+
+def tokenizer_config(tokenizer: GlobalTokenizer | CompressiveTokenizer) -> dict[str, Any]:
     """What ``save`` needs to know of a tokenizer."""
-    return {"kind": "global_tokenizer", "tokenizer": dataclasses.asdict(tokenizer.config)}
+    kind = "global_tokenizer" if isinstance(tokenizer, GlobalTokenizer) else "compressive_tokenizer"
+    return {"kind": kind, "tokenizer": dataclasses.asdict(tokenizer.config)}
 
 
-def tokenizer_sha256(tokenizer: GlobalTokenizer) -> str:
+def tokenizer_sha256(tokenizer: nn.Module) -> str:
     """Hash of the tensors in memory: which tokenizer a world model belongs to, however it is stored."""
     sha = hashlib.sha256()
     for name, tensor in sorted(tokenizer.state_dict().items()):

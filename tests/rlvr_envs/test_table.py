@@ -16,7 +16,9 @@ import rlvr_envs  # registers the ids
 from rlvr_envs.table import ENVS
 from tests.toys import PointWorldModel
 
-IDS = sorted(ENVS)
+PUSHT = sorted(env_id for env_id in ENVS if "PushT" in env_id)
+# Whatever draws with MuJoCo needs an OpenGL driver.
+IDS = [pytest.param(i, marks=pytest.mark.gl) if "Drawer-Sim" in i else i for i in sorted(ENVS)]
 FORBIDDEN_INFO = {"reward", "terminated", "truncated", "action", "step_idx", "id", "image", "proprio"}
 
 
@@ -54,7 +56,7 @@ def test_registration_is_strings(env_id: str) -> None:
     assert twin is None or twin in ENVS
 
 
-@pytest.mark.parametrize("env_id", IDS)
+@pytest.mark.parametrize("env_id", PUSHT)
 def test_twins_share_their_spaces(env_id: str) -> None:
     twin_id = ENVS[env_id].twin
     if twin_id is None:
@@ -90,7 +92,7 @@ def test_stable_baselines_checks_pass(env_id: str) -> None:
     checker.check_env(make(env_id, render_mode="rgb_array"))
 
 
-@pytest.mark.parametrize("env_id", IDS)
+@pytest.mark.parametrize("env_id", PUSHT)
 def test_info_leaves_other_names_free(env_id: str) -> None:
     env = make(env_id)
     _, info = env.reset(seed=0)
@@ -102,7 +104,7 @@ def test_info_leaves_other_names_free(env_id: str) -> None:
         assert entries["state"].shape == entries["goal_state"].shape == (7,)
 
 
-@pytest.mark.parametrize("env_id", IDS)
+@pytest.mark.parametrize("env_id", PUSHT)
 def test_returned_arrays_are_the_callers_own(env_id: str) -> None:
     env = make(env_id).unwrapped
     observation, info = env.reset(seed=0)
@@ -117,7 +119,7 @@ def test_returned_arrays_are_the_callers_own(env_id: str) -> None:
             np.testing.assert_array_equal(value, kept[key])
 
 
-@pytest.mark.parametrize("env_id", IDS)
+@pytest.mark.parametrize("env_id", PUSHT)
 def test_horizon_truncates(env_id: str) -> None:
     env = make(env_id)
     env.reset(seed=0)
@@ -126,17 +128,22 @@ def test_horizon_truncates(env_id: str) -> None:
 
 
 @pytest.mark.parametrize("env_id", IDS)
-@pytest.mark.parametrize(
-    "wrong", [np.zeros(9), np.zeros((1, 10)), np.full(10, np.nan), np.full(10, np.inf), "up"]
-)
-def test_bad_actions_are_named(env_id: str, wrong: Any) -> None:
+def test_bad_actions_are_named(env_id: str) -> None:
     env = make(env_id).unwrapped
     env.reset(seed=0)
-    with pytest.raises(ValueError, match="action"):
-        env.step(wrong)
+    (size,) = env.action_space.shape
+    for wrong in (
+        np.zeros(size - 1),
+        np.zeros((1, size)),
+        np.full(size, np.nan),
+        np.full(size, np.inf),
+        "up",
+    ):
+        with pytest.raises(ValueError, match="action"):
+            env.step(wrong)
 
 
-@pytest.mark.parametrize("env_id", IDS)
+@pytest.mark.parametrize("env_id", PUSHT)
 def test_actions_outside_are_clipped_and_counted(env_id: str) -> None:
     env = make(env_id).unwrapped
     action = np.zeros(10)
@@ -152,7 +159,7 @@ def test_actions_outside_are_clipped_and_counted(env_id: str) -> None:
     np.testing.assert_array_equal(observation["proprio"], same["proprio"])
 
 
-@pytest.mark.parametrize("env_id", IDS)
+@pytest.mark.parametrize("env_id", PUSHT)
 def test_unknown_options_and_rules_list_the_known(env_id: str) -> None:
     env = make(env_id).unwrapped
     with pytest.raises(ValueError, match=r"'sate'.*state.*goal.*snapshot"):
@@ -169,11 +176,12 @@ def test_unknown_options_and_rules_list_the_known(env_id: str) -> None:
 
 @pytest.mark.parametrize("env_id", IDS)
 def test_stepping_before_reset_is_refused(env_id: str) -> None:
+    env = make(env_id).unwrapped
     with pytest.raises(gym.error.ResetNeeded):
-        make(env_id).unwrapped.step(np.zeros(10))
+        env.step(np.zeros(env.action_space.shape))
 
 
-@pytest.mark.parametrize("env_id", IDS)
+@pytest.mark.parametrize("env_id", PUSHT)
 def test_rows_of_make_vec_are_single_environments(env_id: str) -> None:
     kwargs: dict[str, Any] = {"reward": "dense"}
     if (

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def collect(
-    dataset: Positional[Literal["pusht"]],
+    dataset: Positional[Literal["pusht", "drawer"]],
     *,
     episodes: int = 1000,
-    folder: Path = Path("data/pusht"),
+    folder: Path | None = None,
     seed: int = 0,
     processes: int = 2,
     threads: int = 1,
@@ -27,8 +27,9 @@ def collect(
 
     Args:
         dataset: Which data.
-        episodes: How many, rounded up to whole blocks of 128. A larger number later adds to the same folder.
-        folder: Where to.
+        episodes: How many, rounded up to whole blocks (of 128, drawer: 32). A larger number later adds to the same
+            folder.
+        folder: Where to; None: data/DATASET.
         seed: Of everything that is random; the data do not depend on the number of processes.
         processes: Worker processes.
         threads: Threads of each.
@@ -37,19 +38,27 @@ def collect(
     for name, value in (("--episodes", episodes), ("--processes", processes)):
         if value < 1:
             raise ValueError(f"{name} is {value}; it must be at least 1")
-    from training.collect import CollectConfig
-    from training.collect import collect as collect_episodes
-
+    folder = folder or Path("data") / dataset
     with on_interrupt(f"finished blocks are kept in {folder}; run the same command again to go on"):
-        store = collect_episodes(folder, CollectConfig(episodes=episodes, seed=seed, processes=processes))
-    report(store)
+        if dataset == "pusht":
+            from training.collect import CollectConfig
+            from training.collect import collect as collect_pusht
+
+            store = collect_pusht(folder, CollectConfig(episodes=episodes, seed=seed, processes=processes))
+        else:
+            from training.collect_drawer import DrawerCollectConfig, collect_drawer
+
+            store = collect_drawer(
+                folder, DrawerCollectConfig(episodes=episodes, seed=seed, processes=processes)
+            )
+    (report if dataset == "pusht" else report_drawer)(store)
+    show_splits(store)
     console.print(f"data: {store.folder} ({len(store)} episodes, digest {store.digest()})")
 
 
 def report(store: EpisodeStore) -> None:
-    """Print how often the block moved, per kind of behaviour, and the sizes of the splits."""
+    """Print how often the block moved, per kind of behaviour."""
     from training.collect import MIX, moved
-    from worldmodels.episodes import SPLITS
 
     by_kind: dict[str, list[str]] = {}
     for episode_id in store.ids():
@@ -63,4 +72,38 @@ def report(store: EpisodeStore) -> None:
     show_table(
         "How often the block moves", ("behaviour", "episodes", "of the steps", "at all in an episode"), rows
     )
+
+
+def report_drawer(store: EpisodeStore) -> None:
+    """Print how far the drawers moved and how often the task was fulfilled at the end, per kind of behaviour."""
+    import numpy as np
+
+    from rlvr_envs.drawer_rules import OPENINGS, TASKS, succeeded
+    from training.collect_drawer import KIND_NAMES
+
+    tasks = list(TASKS.values())
+    by_kind: dict[str, list[tuple[float, float, bool]]] = {}
+    for episode in store:
+        states = np.asarray(episode.info["state"])
+        task = tasks[int(episode.info["task"][0])]
+        travel = np.abs(np.diff(states[:, OPENINGS], axis=0)).sum(axis=0)
+        own = float(travel[task.column - OPENINGS.start])
+        ended = bool(succeeded(states[-1], task))
+        kind = KIND_NAMES[int(episode.info["kind"][0])]
+        by_kind.setdefault(kind, []).append((own, float(travel.sum()) - own, ended))
+    rows = []
+    for kind, episodes in sorted(by_kind.items()):
+        own, others, ended = np.array(episodes, dtype=float).mean(axis=0)
+        rows.append((kind, len(episodes), f"{own:.2f} m", f"{others:.2f} m", f"{ended:.0%}"))
+    show_table(
+        "How far drawers travel in an episode",
+        ("behaviour", "episodes", "the task's drawer", "the others", "task fulfilled at the end"),
+        rows,
+    )
+
+
+def show_splits(store: EpisodeStore) -> None:
+    """Print the sizes of the splits."""
+    from worldmodels.episodes import SPLITS
+
     show_table("Splits", ("split", "episodes"), [(split, len(store.ids(split))) for split in SPLITS])

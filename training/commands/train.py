@@ -13,14 +13,14 @@ from training.commands.console import choose, console, on_interrupt, use_threads
 def train(
     recipe: Positional[str],
     *,
-    data: Path = Path("data/pusht"),
+    data: Path | None = None,
     folder: Path | None = None,
     resume: bool = False,
     seed: int = 0,
     steps: int | None = None,
-    reader: str = "pusht-reader",
-    tokenizer: str = "pusht-tokenizer",
-    base: str = "pusht-base",
+    reader: str | None = None,
+    tokenizer: str | None = None,
+    base: str | None = None,
     device: str = "cpu",
     threads: int = 1,
 ) -> None:
@@ -28,12 +28,13 @@ def train(
 
     Args:
         recipe: Name of the recipe.
-        data: Folder of episodes, made by 'rlvr-world collect'.
+        data: Folder of episodes, made by 'rlvr-world collect'; None: data/ and the first word of the recipe's name.
         folder: Run folder, with metrics, checkpoints and, at the end, the model; None: runs/RECIPE.
         resume: Go on with the run that the folder holds.
         seed: Of weights and batches.
         steps: Number of steps, if not the recipe's own.
-        reader: Pose reader that a tokenizer starts from: bundled name, folder or hub id.
+        reader: Reader that a tokenizer starts from or a world model uses: bundled name, folder or hub id; None: the
+            bundled one that the recipe names.
         tokenizer: Tokenizer of a base model: the same.
         base: World model to train further: the same.
         device: Where to train: cpu or cuda.
@@ -58,7 +59,7 @@ def train(
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     job = Job(
         folder=folder,
-        data=data,
+        data=data or Path("data") / recipe.split("-")[0],
         resume=resume,
         seed=seed,
         steps=steps,

@@ -103,17 +103,19 @@ class Attention(nn.Module):
 
 
 class MidBlock(nn.Module):
-    """Residual block, attention, residual block, at the coarsest size."""
+    """Residual block, attention unless it is switched off, residual block, at the coarsest size."""
 
-    def __init__(self, channels: int, norm_num_groups: int) -> None:
+    def __init__(self, channels: int, norm_num_groups: int, *, attention: bool = True) -> None:
         super().__init__()
-        self.attentions = nn.ModuleList([Attention(channels, norm_num_groups)])
+        self.attentions = nn.ModuleList([Attention(channels, norm_num_groups)] if attention else [])
         self.resnets = nn.ModuleList([ResnetBlock(channels, channels, norm_num_groups) for _ in range(2)])
 
     def forward(self, x: Tensor) -> Tensor:
         """``(B, C, h, w)`` to the same shape."""
         x = self.resnets[0](x)
-        out: Tensor = self.resnets[1](self.attentions[0](x))
+        for attention in self.attentions:
+            x = attention(x)
+        out: Tensor = self.resnets[1](x)
         return out
 
 
@@ -199,6 +201,7 @@ class Encoder(nn.Module):
         block_out_channels: Sequence[int],
         layers_per_block: int,
         norm_num_groups: int,
+        mid_attention: bool = True,
     ) -> None:
         super().__init__()
         widths = [block_out_channels[0], *block_out_channels]
@@ -208,7 +211,7 @@ class Encoder(nn.Module):
             DownBlock(widths[i], widths[i + 1], layers_per_block, norm_num_groups, downsample=i < last)
             for i in range(len(block_out_channels))
         )
-        self.mid_block = MidBlock(widths[-1], norm_num_groups)
+        self.mid_block = MidBlock(widths[-1], norm_num_groups, attention=mid_attention)
         self.conv_norm_out = nn.GroupNorm(norm_num_groups, widths[-1], eps=NORM_EPS)
         self.conv_out = conv2d(widths[-1], out_channels, 3, padding=1)
 

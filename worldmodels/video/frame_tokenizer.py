@@ -159,7 +159,7 @@ class FrameTokenizer(nn.Module):
         config = FrameTokenizerConfig.from_diffusers(json.loads(config_path.read_text(encoding="utf-8")))
         with torch.device("meta"):
             tokenizer = cls(config)
-        _load_strictly(tokenizer, weights_path)
+        load_strictly(tokenizer, weights_path)
         return tokenizer.eval()
 
     @torch.no_grad()
@@ -229,7 +229,7 @@ class FrameTokenizer(nn.Module):
         return frames
 
 
-def _load_strictly(module: nn.Module, path: Path) -> None:
+def load_strictly(module: nn.Module, path: Path) -> None:
     """Give ``module`` the weights of a safetensors file, in float32; every key and shape must agree."""
     try:
         weights = load_file(path)

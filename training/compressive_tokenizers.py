@@ -1,0 +1,133 @@
+"""Trains the compressive tokenizer of the multi-step world model.
+
+Special: a case is a context frame and a few later frames of one episode, drawn from a segment; the published
+recipe (segments of 32 frames, 7 of them sampled, L1 1, perceptual 1, adversarial 0.1 from step 10,000 on,
+AdamW 5e-4, batch 16) as defaults; the loop is that of all frame tokenizers.
+
+Absent: the tokens' fate in the world model (``training.multi_step``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from training.fit import FitConfig
+from training.frame_data import FrameData
+from training.reconstruction import ReconstructionConfig, train_reconstruction
+from training.rewards.frames import mae, psnr, ssim
+from training.run import Run
+from worldmodels.nets.perceptual import Perceptual
+from worldmodels.video.compressive_tokenizer import CompressiveTokenizer, CompressiveTokenizerConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompressiveTokenizerRecipe:
+    """One training run; the defaults are the published multi-step tokenizer.
+
+    Attributes:
+        tokenizer: Sizes.
+        losses: Losses and optimisation.
+        batch: Contexts per step.
+        segment: Frames from the context to the last frame that may be drawn with it, at most.
+        frames: Frames drawn with each context.
+        first_context: Share of the cases whose context is the episode's first frame, as in an environment.
+    """
+
+    tokenizer: CompressiveTokenizerConfig = field(default_factory=CompressiveTokenizerConfig)
+    losses: ReconstructionConfig = field(
+        default_factory=lambda: ReconstructionConfig(
+            fit=FitConfig(steps=600_000, learning_rate=5e-4, decay_from=1.0, warmup_steps=1000)
+        )
+    )
+    batch: int = 16
+    segment: int = 32
+    frames: int = 7
+    first_context: float = 0.0
+
+
+def train_compressive_tokenizer(
+    run: Run,
+    train: FrameData,
+    validation: FrameData,
+    recipe: CompressiveTokenizerRecipe,
+    *,
+    seed: int,
+    perceptual: Perceptual | None,
+) -> CompressiveTokenizer:
+    """Train a tokenizer; an interrupted run goes on from its newest checkpoint.
+
+    Raises:
+        ValueError: Frames of another size than the tokenizer's, or as for ``train_reconstruction``.
+    """
+    if train.image_size != recipe.tokenizer.image_size:
+        raise ValueError(
+            f"the data has frames of {train.image_size} px, the tokenizer is for {recipe.tokenizer.image_size}; convert"
+            " the data, or change the recipe"
+        )
+    model = CompressiveTokenizer(recipe.tokenizer, seed=seed).to(torch.get_default_device())
+
+    def reconstruct(generator: np.random.Generator) -> tuple[Tensor, Tensor]:
+        contexts, frames = draw(train, recipe, generator)
+        again_context, again, _ = model(contexts, frames)
+        # Other frames first: a limited perceptual loss looks at those, of which an episode has most.
+        return torch.cat([again.flatten(0, 1), again_context]), torch.cat([frames.flatten(0, 1), contexts])
+
+    train_reconstruction(
+        run,
+        model,
+        reconstruct,
+        recipe.losses,
+        seed=seed,
+        image_side=min(recipe.tokenizer.image_size),
+        perceptual=perceptual,
+        evaluate=lambda: reconstruction_errors(model, validation, perceptual=perceptual, episodes=24),
+    )
+    return model
+
+
+def draw(
+    data: FrameData, recipe: CompressiveTokenizerRecipe, generator: np.random.Generator
+) -> tuple[Tensor, Tensor]:
+    """Context frames ``(B, 3, H, W)`` and later frames ``(B, frames, 3, H, W)`` of the same episodes."""
+    episodes = generator.integers(0, len(data), recipe.batch)
+    contexts = generator.integers(0, data.steps, recipe.batch)
+    contexts[generator.random(recipe.batch) < recipe.first_context] = 0
+    reach = np.minimum(contexts + recipe.segment - 1, data.steps)
+    times = generator.integers(contexts[:, None], reach[:, None] + 1, (recipe.batch, recipe.frames))
+    return data.images(episodes, contexts), data.images(episodes[:, None], times)
+
+
+@torch.no_grad()
+def reconstruction_errors(
+    model: CompressiveTokenizer, data: FrameData, *, perceptual: Perceptual | None, episodes: int
+) -> dict[str, float]:
+    """How close decoded frames are, seen from the episode's first frame; and how many ids stay from frame to frame."""
+    rows = np.arange(min(episodes, len(data)))
+    times = np.linspace(0, data.steps - 1, 5).astype(np.int64)
+    results: dict[str, list[Tensor]] = {
+        name: [] for name in ("mae", "psnr", "ssim", "context_psnr", "kept_ids")
+    }
+    if perceptual is not None:
+        results["lpips"] = []
+    for part in np.array_split(rows, max(1, len(rows) // 8)):
+        contexts = data.images(part, np.zeros_like(part))
+        frames = data.images(part[:, None], times)
+        after = data.images(part[:, None], times + 1)
+        ids, seen = model.encode_context(contexts)
+        codes = model.encode(seen, frames)
+        context, features = model.decode_context(ids)
+        where = torch.arange(len(part)).repeat_interleave(len(times))
+        decoded = model.decode(features, codes.flatten(0, 1), rows=where).clamp(0, 1)
+        target = frames.flatten(0, 1)
+        results["mae"].append(mae(decoded, target))
+        results["psnr"].append(psnr(decoded, target))
+        results["ssim"].append(ssim(decoded, target))
+        results["context_psnr"].append(psnr(context.clamp(0, 1), contexts))
+        results["kept_ids"].append((codes == model.encode(seen, after)).float().mean(-1).flatten())
+        if perceptual is not None:
+            results["lpips"].append(perceptual.distance(decoded, target))
+    return {name: float(torch.cat(values).mean()) for name, values in results.items()}

@@ -1,0 +1,133 @@
+"""The recipes of the drawer world, the small sibling of the released RT-1 models: ``drawer-reader`` and
+``drawer-inverse`` (instruments), ``drawer-tokenizer`` -> ``drawer-base`` -> ``drawer-rlvr``, with
+``drawer-more-mle`` as the control of the last.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlvr_envs.drawer_rules import STATE_NAMES
+from training.compressive_tokenizers import (
+    CompressiveTokenizerRecipe,
+    reconstruction_errors,
+    train_compressive_tokenizer,
+)
+from training.fit import FitConfig
+from training.frame_data import FrameData
+from training.jobs import Job, Recipe, fitted, model_card, start_run
+from training.reconstruction import ReconstructionConfig
+from training.state_readers import StateReaderRecipe, state_reader_errors, train_state_reader
+from worldmodels.checkpoints import save, tokenizer_config
+from worldmodels.episodes import EpisodeStore
+from worldmodels.nets.perceptual import Perceptual
+from worldmodels.video.compressive_tokenizer import CompressiveTokenizerConfig
+
+READER = StateReaderRecipe(
+    fit=FitConfig(steps=5000, learning_rate=2e-3, decay_from=0.4, evaluate_every=1000), batch=32
+)
+TOKENIZER = CompressiveTokenizerRecipe(
+    tokenizer=CompressiveTokenizerConfig(
+        image_size=(64, 80),
+        block_out_channels=(16, 32, 64, 96),
+        layers_per_block=1,
+        latent_channels=32,
+        norm_num_groups=8,
+        patch_size=2,
+        max_att_resolution=8,
+        context_levels=(8, 5, 5, 5),
+        dynamic_levels=(8, 5, 5, 5),
+    ),
+    losses=ReconstructionConfig(
+        fit=FitConfig(
+            steps=3200,
+            learning_rate=1.5e-3,
+            decay_from=0.4,
+            evaluate_every=500,
+            checkpoint_every=250,
+        ),
+        perceptual_weight=0.5,
+        perceptual_frames=12,
+        adversarial_weight=0.0,  # on two cores the discriminator's time is better spent on more steps
+        autocast=True,
+    ),
+    batch=5,
+    segment=41,
+    frames=4,
+    first_context=0.7,
+)
+
+ACTION_NAMES = ("gripper", "roll", "pitch", "yaw", "shift x", "shift y", "shift z")
+ACTION_COLUMNS = (3, 4, 5, 6, 10, 11, 12)  # of RT-1's 13 numbers; the others move nothing
+
+
+def states_of(data: FrameData) -> NDArray[np.float64]:
+    """What the state reader reads, ``(N, T+1, 10)``: ``drawer_rules.STATE_NAMES``.
+
+    Raises:
+        ValueError: The data has no states.
+    """
+    if data.states is None:
+        raise ValueError(
+            f"{data.store.folder} holds no states; a reader is trained on the simulator's episodes"
+        )
+    return data.states
+
+
+def actions_of(data: FrameData) -> NDArray[np.float64]:
+    """What the inverse-dynamics reader reads, ``(N, T, 7)``: the numbers of an action that move something."""
+    return data.actions[:, :, ACTION_COLUMNS].astype(np.float64)
+
+
+def _splits(job: Job) -> tuple[EpisodeStore, FrameData, FrameData]:
+    store = EpisodeStore(job.data)
+    return store, FrameData.load(store, "train"), FrameData.load(store, "validation")
+
+
+def drawer_reader(job: Job) -> Path:
+    """State reader on true frames."""
+    return _reader(job, "Drawer state reader", pairs=False)
+
+
+def drawer_inverse(job: Job) -> Path:
+    """Action reader on pairs of true frames."""
+    return _reader(job, "Drawer inverse-dynamics reader", pairs=True)
+
+
+def _reader(job: Job, title: str, *, pairs: bool) -> Path:
+    store, train, validation = _splits(job)
+    recipe = dataclasses.replace(READER, fit=fitted(READER.fit, job.steps))
+    labels, names = (actions_of, ACTION_NAMES) if pairs else (states_of, STATE_NAMES)
+    run = start_run(job, {"reader": recipe, "names": names}, store)
+    reader = train_state_reader(
+        run, train, validation, labels, names, recipe, frames=2 if pairs else 1, seed=job.seed
+    )
+    facts = state_reader_errors(reader, validation, labels, cases=1600)
+    config = {"kind": "state_reader", "reader": dataclasses.asdict(reader.config), "metrics": facts}
+    return save(job.folder / "model", reader, config, card=model_card(title, run, facts))
+
+
+def drawer_tokenizer(job: Job) -> Path:
+    """Compressive FSQ tokenizer of 64 x 80 frames: 80 ids of a context frame, 20 of every other."""
+    store, train, validation = _splits(job)
+    losses = dataclasses.replace(TOKENIZER.losses, fit=fitted(TOKENIZER.losses.fit, job.steps))
+    recipe = dataclasses.replace(TOKENIZER, losses=losses)
+    run = start_run(job, recipe, store)
+    perceptual = Perceptual("alex")
+    tokenizer = train_compressive_tokenizer(
+        run, train, validation, recipe, seed=job.seed, perceptual=perceptual
+    )
+    facts = reconstruction_errors(tokenizer, validation, perceptual=perceptual, episodes=100)
+    config = {**tokenizer_config(tokenizer), "metrics": facts}
+    return save(job.folder / "model", tokenizer, config, card=model_card("Drawer tokenizer", run, facts))
+
+
+DRAWER_RECIPES: dict[str, Recipe] = {
+    "drawer-reader": Recipe("state reader on true drawer frames: a measuring instrument", drawer_reader),
+    "drawer-inverse": Recipe("reader of actions from pairs of drawer frames: an instrument", drawer_inverse),
+    "drawer-tokenizer": Recipe("compressive FSQ tokenizer of drawer frames", drawer_tokenizer),
+}

@@ -1,0 +1,181 @@
+"""Maximum likelihood of the multi-step world model: a context frame, then frames and actions in turn.
+
+Special: episodes are tokenised once, with their first frame as the context, as an environment does it;
+training then touches no picture. Likelihoods are over the code book of frames only, because nothing else is
+ever sampled. The gates are measured here on validation episodes: loss on ids that change, and the gap when
+actions are shuffled between episodes (a model that ignores actions has none).
+
+Shapes: N episodes, T actions, C ids of a context frame, K ids of every other frame, A action bins.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn import functional as F
+from tqdm import tqdm
+from worldmodels.video.compressive_tokenizer import CompressiveTokenizer
+
+from training.data import tensor_of, to_float
+from training.fit import FitConfig, fit
+from training.frame_data import FrameData
+from training.run import Run
+from worldmodels.nets.llama import Llama
+from worldmodels.video.action_bins import ActionBins
+from worldmodels.video.layouts import IGNORED, MultiStepLayout
+
+
+@dataclass(frozen=True)
+class FrameTokens:
+    """Tokenised episodes of equal length.
+
+    Attributes:
+        context: ``(N, C)`` int64 ids of the first frame.
+        frames: ``(N, T+1, K)`` int64 ids of every frame, seen from that context.
+        actions: ``(N, T, A)`` int64 bins.
+    """
+
+    context: Tensor
+    frames: Tensor
+    actions: Tensor
+
+    def __len__(self) -> int:
+        return len(self.context)
+
+    def window(self, episodes: Tensor, starts: Tensor, num_frames: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Context ``(B, 1, C)``, frames ``(B, num_frames, K)`` and the action taken in each ``(B, num_frames, A)``.
+
+        The last frame's action leads out of the window and may lie outside the episode; it is then repeated.
+        """
+        times = starts[:, None] + torch.arange(num_frames)
+        rows = episodes[:, None]
+        taken = times.clamp(max=self.actions.shape[1] - 1)
+        return self.context[episodes][:, None], self.frames[rows, times], self.actions[rows, taken]
+
+
+@torch.no_grad()
+def tokenise_frames(
+    tokenizer: CompressiveTokenizer, bins: ActionBins, data: FrameData, *, cache: Path | None = None
+) -> FrameTokens:
+    """Encode all frames of a split, in float32: the ids must be those that environments see.
+
+    Args:
+        tokenizer: Encodes the frames.
+        bins: Of the actions.
+        data: The split.
+        cache: A folder in which ids are kept, named by a hash of tokenizer and data.
+    """
+    kept = None if cache is None else cache / f"ids-{_fingerprint(tokenizer, data)}.safetensors"
+    if kept is not None and kept.exists():
+        ids = load_file(kept)
+    else:
+        device = next(tokenizer.parameters()).device
+        times = np.arange(data.steps + 1)
+        contexts, frames = [], []
+        for row in tqdm(range(len(data)), desc="tokenise", unit="episode", disable=None):
+            images = to_float(data.pixels(np.full_like(times, row), times)).to(device)
+            context, features = tokenizer.encode_context(images[:1])
+            contexts.append(context)
+            frames.append(tokenizer.encode(features, images[None]))
+        ids = {"context": torch.cat(contexts).int().cpu(), "frames": torch.cat(frames).int().cpu()}
+        if kept is not None:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            save_file(ids, kept.with_suffix(".tmp"))
+            os.replace(kept.with_suffix(".tmp"), kept)
+    device = torch.get_default_device()
+    return FrameTokens(
+        context=ids["context"].long().to(device),
+        frames=ids["frames"].long().to(device),
+        actions=tensor_of(bins.encode(data.actions)),
+    )
+
+
+def _fingerprint(tokenizer: CompressiveTokenizer, data: FrameData) -> str:
+    sha = hashlib.sha256(f"{data.store.digest()} {len(data)} {data.ids[0]} {data.ids[-1]}".encode())
+    for name, tensor in sorted(tokenizer.state_dict().items()):
+        sha.update(name.encode() + tensor.cpu().contiguous().numpy().tobytes())
+    return sha.hexdigest()[:16]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultiStepRecipe:
+    """One training run of the transformer.
+
+    Attributes:
+        fit: Optimisation.
+        batch: Windows per step.
+        autocast: Whether the transformer computes in bfloat16.
+    """
+
+    fit: FitConfig = field(default_factory=lambda: FitConfig(steps=450_000, learning_rate=5e-5))
+    batch: int = 32
+    autocast: bool = False
+
+
+def frame_nll(llama: Llama, layout: MultiStepLayout, window: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+    """Negative log-likelihoods ``(B, num_frames - 1, K)`` of the frames after the first of a window."""
+    sequences = layout.build(*window)
+    hidden = llama.hidden(sequences.input_ids[:, :-1])
+    labels = sequences.labels[:, 1:]
+    trained = labels != IGNORED
+    logits = llama.logits(hidden[trained], layout.dynamic).float()
+    losses = F.cross_entropy(logits, labels[trained], reduction="none")
+    return losses.view(len(labels), layout.num_frames - 1, layout.dynamic_tokens)
+
+
+def train_multi_step(
+    run: Run,
+    llama: Llama,
+    layout: MultiStepLayout,
+    train: FrameTokens,
+    validation: FrameTokens,
+    recipe: MultiStepRecipe,
+    *,
+    seed: int,
+) -> None:
+    """Train ``llama`` in place; an interrupted run goes on from its newest checkpoint."""
+    last_start = train.frames.shape[1] - layout.num_frames
+
+    def loss(step: int, generator: np.random.Generator) -> tuple[Tensor, dict[str, float | Tensor]]:
+        episodes = tensor_of(generator.integers(0, len(train), recipe.batch))
+        starts = tensor_of(generator.integers(0, last_start + 1, recipe.batch))
+        window = train.window(episodes, starts, layout.num_frames)
+        with torch.autocast(episodes.device.type, torch.bfloat16, enabled=recipe.autocast):
+            losses = frame_nll(llama, layout, window)
+        return losses.mean(), {}
+
+    def evaluate() -> dict[str, float]:
+        return multi_step_gates(llama, layout, validation)
+
+    fit(run, llama, loss, recipe.fit, seed=seed, evaluate=evaluate)
+
+
+@torch.no_grad()
+def multi_step_gates(
+    llama: Llama, layout: MultiStepLayout, data: FrameTokens, *, limit: int = 64
+) -> dict[str, float]:
+    """Likelihoods of evenly spread windows in nats per id: all, ids that change, and with another episode's actions."""
+    episodes = torch.arange(min(limit, len(data)))
+    last_start = data.frames.shape[1] - layout.num_frames
+    starts = (episodes * 7) % (last_start + 1)
+    context, frames, actions = data.window(episodes, starts, layout.num_frames)
+    changed = frames[:, 1:] != frames[:, :-1]
+    results: dict[str, float] = {"kept_ids": float((~changed).float().mean())}
+    for name, used in (("", actions), ("shuffled_", actions.roll(1, 0))):
+        losses = torch.cat(
+            [
+                frame_nll(llama, layout, (context[rows], frames[rows], used[rows]))
+                for rows in episodes.split(16)
+            ]
+        )
+        results[f"{name}nll"] = float(losses.mean())
+        if changed.any():
+            results[f"{name}changed_nll"] = float(losses[changed].mean())
+    return results

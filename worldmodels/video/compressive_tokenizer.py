@@ -1,0 +1,407 @@
+"""Compressive FSQ tokenizer: a context frame in many ids, every other frame in few, seen from that context.
+
+Special: module names, layer order and arithmetic are those of the published multi-step RT-1 tokenizer
+(``CompressiveVQModelFSQ`` of RLVR-World), so that its checkpoints load as they are: 256x320 pixels become 1,280
+ids of the context frame and 80 of every other. Those look at the context's features through cross attention;
+what they look at is computed once per context (:class:`ContextFeatures`) and shared by all frames. Weights may
+be half precision (``tokenizer.to(torch.bfloat16)``): frames are cast to it, rounding to codes is in float32.
+
+Absent on purpose: losses (training), clamping of decoded pixels to [0, 1], vocabulary offsets (see
+``layouts``), and ids that wrap: one outside the code book is an error.
+
+Shapes: B contexts, T frames of each, R frames in all, H, W pixels, Nc and Nd ids of a context and another frame.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from worldmodels.nets.conditioned import (
+    ConditionedDecoder,
+    ConditionedEncoder,
+    ContextDecoder,
+    ContextEncoder,
+)
+from worldmodels.nets.conv import conv2d, initialise, linear
+from worldmodels.nets.cross_attention import ContextFeatures
+from worldmodels.nets.fsq import FSQ, LEVELS_BY_BITS
+from worldmodels.video.frame_tokenizer import WEIGHTS_NAME, load_strictly
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompressiveTokenizerConfig:
+    """Sizes; the defaults are the published full size.
+
+    Attributes:
+        image_size: Height and width of frames, px.
+        block_out_channels: Width of each of the n blocks; n - 1 of them halve the size.
+        layers_per_block: Residual blocks in each (one more in the decoders).
+        latent_channels: Width between encoder and quantiser.
+        norm_num_groups: Groups of every GroupNorm outside cross attention.
+        patch_size: Side of the square of latents that becomes one id of a frame that is not the context.
+        max_att_resolution: Feature maps of at most this height look at the context.
+        context_levels, dynamic_levels: Levels of the two code books.
+    """
+
+    image_size: tuple[int, int] = (256, 320)
+    block_out_channels: tuple[int, ...] = (128, 256, 256, 512)
+    layers_per_block: int = 2
+    latent_channels: int = 64
+    norm_num_groups: int = 32
+    patch_size: int = 4
+    max_att_resolution: int = 32
+    context_levels: tuple[int, ...] = LEVELS_BY_BITS[12]
+    dynamic_levels: tuple[int, ...] = LEVELS_BY_BITS[12]
+
+    def __post_init__(self) -> None:
+        side = self.downscale * self.patch_size
+        if any(size < side or size % side for size in self.image_size):
+            raise ValueError(
+                f"image_size is {self.image_size}; height and width must be multiples of {side} px "
+                f"({len(self.block_out_channels)} blocks, patch_size {self.patch_size})"
+            )
+        if self.latent_size[0] > self.max_att_resolution:
+            raise ValueError(
+                f"max_att_resolution is {self.max_att_resolution}, but the smallest map of {self.image_size} px "
+                f"has {self.latent_size[0]} rows: no frame would see its context; give at least that number"
+            )
+
+    @property
+    def downscale(self) -> int:
+        """Pixels per latent along each side."""
+        return 2 ** (len(self.block_out_channels) - 1)
+
+    @property
+    def latent_size(self) -> tuple[int, int]:
+        """Height and width of the latents."""
+        return self.image_size[0] // self.downscale, self.image_size[1] // self.downscale
+
+    @property
+    def dynamic_size(self) -> tuple[int, int]:
+        """Rows and columns of the ids of a frame that is not the context."""
+        return self.latent_size[0] // self.patch_size, self.latent_size[1] // self.patch_size
+
+    def encoder_positions(self) -> dict[int, int]:
+        """Height times width of the encoder's maps that look at the context, by block."""
+        last = len(self.block_out_channels) - 1
+        return self._positions({block: min(block + 1, last) for block in range(last + 1)})
+
+    def decoder_positions(self) -> dict[int, int]:
+        """Height times width of the decoder's maps that look at the context, by block (-1 is the middle one)."""
+        last = len(self.block_out_channels) - 1
+        return self._positions({-1: last} | {block: max(last - block - 1, 0) for block in range(last + 1)})
+
+    def _positions(self, halvings: Mapping[int, int]) -> dict[int, int]:
+        height, width = self.image_size
+        return {
+            place: (height >> n) * (width >> n)
+            for place, n in halvings.items()
+            if height >> n <= self.max_att_resolution
+        }
+
+    @classmethod
+    def from_diffusers(
+        cls, config: Mapping[str, Any], image_size: tuple[int, int] = (256, 320)
+    ) -> CompressiveTokenizerConfig:
+        """Read a published ``config.json``, which does not tell the frame's size.
+
+        Of its other entries, ``lookup_from_codebook``, ``force_upcast``, ``sample_size``, ``scaling_factor`` and
+        ``resolution`` change nothing in what is computed here (the published full-size configuration sets the
+        first two, the small golden one does not).
+
+        Raises:
+            ValueError: It asks for anything that this tokenizer does not do.
+        """
+        widths = tuple(config.get("block_out_channels", cls.block_out_channels))
+        plain = {
+            "_class_name": "CompressiveVQModelFSQ",
+            "act_fn": "silu",
+            "norm_type": "group",
+            "context_length": 1,
+            "in_channels": 3,
+            "out_channels": 3,
+            "mid_block_add_attention": False,
+            "down_block_types": ["DownEncoderBlock2D"] * len(widths),
+            "up_block_types": ["UpDecoderBlock2D"] * len(widths),
+        }
+        for name, value in plain.items():
+            found = config.get(name, value)
+            if (list(found) if isinstance(found, list | tuple) else found) != value:
+                raise ValueError(
+                    f"config.json has {name} = {found!r}; the compressive tokenizer needs {value!r}"
+                )
+        levels: dict[str, Any] = {}
+        for name, key in (("context_levels", "vq_fsq_levels"), ("dynamic_levels", "dyn_fsq_levels")):
+            bits = config.get(key, 12)
+            if not isinstance(bits, int) or bits not in LEVELS_BY_BITS:
+                raise ValueError(f"config.json has {key} = {bits!r}; known bits are {sorted(LEVELS_BY_BITS)}")
+            levels[name] = LEVELS_BY_BITS[bits]
+        numbers = (
+            "layers_per_block",
+            "latent_channels",
+            "norm_num_groups",
+            "patch_size",
+            "max_att_resolution",
+        )
+        return cls(
+            image_size=image_size,
+            block_out_channels=widths,
+            **levels,
+            **{name: config[name] for name in numbers if name in config},
+        )
+
+
+class CompressiveTokenizer(nn.Module):
+    """Frames to ids and back, given the context frame."""
+
+    def __init__(self, config: CompressiveTokenizerConfig, *, seed: int = 0) -> None:
+        """Fresh weights are a function of ``seed``."""
+        super().__init__()
+        self.config = config
+        self.context_fsq, self.dynamic_fsq = FSQ(config.context_levels), FSQ(config.dynamic_levels)
+        patch = config.latent_channels * config.patch_size**2
+        sizes: dict[str, Any] = {
+            "block_out_channels": config.block_out_channels,
+            "layers_per_block": config.layers_per_block,
+            "norm_num_groups": config.norm_num_groups,
+        }
+        encoder = {"in_channels": 3, "out_channels": config.latent_channels, **sizes}
+        decoder = {"in_channels": config.latent_channels, "out_channels": 3, **sizes}
+        self.cond_encoder = ConditionedEncoder(**encoder, positions=config.encoder_positions())
+        self.encoder = ContextEncoder(**encoder, mid_attention=False)
+        self.quant_conv = conv2d(config.latent_channels, len(config.context_levels), 1)
+        self.post_quant_conv = conv2d(len(config.context_levels), config.latent_channels, 1)
+        self.quant_linear = linear(patch, len(config.dynamic_levels))
+        self.post_quant_linear = linear(len(config.dynamic_levels), patch)
+        self.cond_decoder = ConditionedDecoder(**decoder, positions=config.decoder_positions())
+        self.decoder = ContextDecoder(**decoder, mid_attention=False)
+        initialise(self, seed)
+        weight = self.quant_linear.weight
+        if not weight.is_meta:
+            generator = torch.Generator(weight.device).manual_seed(seed + 1)
+            for attend in (*self.cond_encoder.cross_att_blocks, *self.cond_decoder.cross_att_blocks):
+                attend.initialise(generator)
+
+    @classmethod
+    def from_folder(
+        cls, folder: str | Path, image_size: tuple[int, int] = (256, 320)
+    ) -> CompressiveTokenizer:
+        """Load a published ``config.json`` and its weights; half precision becomes float32.
+
+        Raises:
+            FileNotFoundError: Either file is absent.
+            ValueError: The config is another model's, the weight file is damaged, or a key is missing,
+                unexpected or of another shape; the message names it.
+        """
+        folder = Path(folder)
+        for path in (folder / "config.json", folder / WEIGHTS_NAME):
+            if not path.is_file():
+                raise FileNotFoundError(
+                    f"{path} does not exist: a tokenizer folder holds config.json and {WEIGHTS_NAME}"
+                )
+        content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        with torch.device("meta"):
+            tokenizer = cls(CompressiveTokenizerConfig.from_diffusers(content, image_size))
+        load_strictly(tokenizer, folder / WEIGHTS_NAME)
+        return tokenizer.eval()
+
+    @property
+    def context_tokens(self) -> int:
+        """Ids of a context frame (1,280 at full size)."""
+        return self.config.latent_size[0] * self.config.latent_size[1]
+
+    @property
+    def dynamic_tokens(self) -> int:
+        """Ids of every other frame (80 at full size)."""
+        return self.config.dynamic_size[0] * self.config.dynamic_size[1]
+
+    @property
+    def context_codebook_size(self) -> int:
+        """Number of ids of context frames."""
+        return self.context_fsq.codebook_size
+
+    @property
+    def dynamic_codebook_size(self) -> int:
+        """Number of ids of all other frames."""
+        return self.dynamic_fsq.codebook_size
+
+    @torch.no_grad()
+    def encode_context(self, frames: Tensor) -> tuple[Tensor, ContextFeatures]:
+        """Ids of context frames and what :meth:`encode` sees of them.
+
+        Args:
+            frames: ``(B, 3, H, W)`` float in [0, 1].
+
+        Returns:
+            ``(B, Nc)`` int64 in [0, ``context_codebook_size``), and features of the B contexts' pixels.
+
+        Raises:
+            ValueError: Integer pixels, another size, or pixels that are not finite.
+        """
+        latents, seen = self.context_latents(self._checked(frames, 4))
+        _, ids = self.context_fsq.forward_image(_finite(latents))
+        return ids.flatten(1), ContextFeatures(self.cond_encoder.context_maps(seen))
+
+    @torch.no_grad()
+    def encode(self, features: ContextFeatures, frames: Tensor) -> Tensor:
+        """Ids of frames, seen from their contexts.
+
+        Args:
+            features: B rows, from :meth:`encode_context`.
+            frames: ``(B, T, 3, H, W)`` or ``(B, 3, H, W)`` float in [0, 1].
+
+        Returns:
+            ``(B, T, Nd)`` or ``(B, Nd)`` int64 in [0, ``dynamic_codebook_size``).
+
+        Raises:
+            ValueError: Integer pixels, another size or number of rows, pixels that are not finite, or features
+                of :meth:`decode_context`.
+        """
+        frames = self._checked(frames, 5 if frames.ndim == 5 else 4)
+        self._check_maps(features, self.cond_encoder, "encode_context")
+        if len(features) != len(frames):
+            raise ValueError(
+                f"{len(frames)} rows of frames for {len(features)} contexts; select or repeat the contexts first"
+            )
+        leading = frames.shape[:-3]
+        latents = self.dynamic_latents(frames.reshape(-1, *frames.shape[-3:]), features)
+        _, ids = self.dynamic_fsq(_finite(latents))
+        return ids.view(*leading, self.dynamic_tokens)
+
+    @torch.no_grad()
+    def decode_context(self, ids: Tensor) -> tuple[Tensor, ContextFeatures]:
+        """Frames of context ids and what :meth:`decode` sees of them.
+
+        Args:
+            ids: ``(B, Nc)`` integers without vocabulary offset.
+
+        Returns:
+            ``(B, 3, H, W)``, not clamped, and features of the B contexts' ids.
+
+        Raises:
+            ValueError: Another number of ids, or one that is not in the code book.
+        """
+        self._check_ids(ids, self.context_tokens)
+        grid = ids.view(-1, *self.config.latent_size)
+        codes = self.context_fsq.indices_to_codes_image(grid, self._dtype)
+        frames, seen = self.decoder.features(self.post_quant_conv(codes))
+        return frames, ContextFeatures(self.cond_decoder.context_maps(seen))
+
+    @torch.no_grad()
+    def decode(self, features: ContextFeatures, ids: Tensor, *, rows: Tensor | None = None) -> Tensor:
+        """Frames of ids, seen from their contexts.
+
+        Args:
+            features: From :meth:`decode_context`.
+            ids: ``(R, Nd)`` integers without vocabulary offset.
+            rows: ``(R,)`` integers, the context of each frame; None where there are R contexts, or one for all.
+                Where frames of one context lie together, equally many of each, its features are not copied.
+
+        Returns:
+            ``(R, 3, H, W)``, not clamped.
+
+        Raises:
+            ValueError: Another number of ids, one that is not in the code book, rows that do not fit, or
+                features of :meth:`encode_context`.
+        """
+        self._check_ids(ids, self.dynamic_tokens)
+        self._check_maps(features, self.cond_decoder, "decode_context")
+        if (len(features) not in (1, len(ids))) if rows is None else len(rows) != len(ids):
+            raise ValueError(
+                f"{len(ids)} frames for {len(features)} contexts and "
+                f"{'no' if rows is None else len(rows)} rows; give rows, the context of each frame"
+            )
+        codes = self.dynamic_fsq.indices_to_codes(ids, self._dtype)
+        return self.decode_codes(codes, features if rows is None else features.for_frames(rows))
+
+    def forward(self, context_frames: Tensor, frames: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """For training: reconstruct, gradients passing straight through the rounding.
+
+        Args:
+            context_frames: ``(B, 3, H, W)`` float in [0, 1].
+            frames: ``(B, T, 3, H, W)``, likewise.
+
+        Returns:
+            the context frames ``(B, 3, H, W)`` and the frames ``(B, T, 3, H, W)`` again, not clamped, and the
+            ids ``(B, T, Nd)`` of the latter.
+        """
+        context_frames, frames = self._checked(context_frames, 4), self._checked(frames, 5)
+        if len(context_frames) != len(frames):
+            raise ValueError(
+                f"{len(frames)} rows of frames for {len(context_frames)} contexts; give equally many"
+            )
+        leading, flat = frames.shape[:2], frames.flatten(0, 1)
+        latents, seen = self.context_latents(context_frames)
+        codes, _ = self.context_fsq.forward_image(latents)
+        context, decoded = self.decoder.features(self.post_quant_conv(codes.to(self._dtype)))
+        latents = self.dynamic_latents(flat, ContextFeatures(self.cond_encoder.context_maps(seen)))
+        codes, ids = self.dynamic_fsq(latents)
+        features = ContextFeatures(self.cond_decoder.context_maps(decoded))
+        again = self.decode_codes(codes.to(self._dtype), features)
+        return context, again.unflatten(0, leading), ids.unflatten(0, leading)
+
+    def context_latents(self, frames: Tensor) -> tuple[Tensor, dict[int, Tensor]]:
+        """Numbers ``(B, D, h, w)`` float32 before quantisation, and what the encoder's blocks saw."""
+        latents, seen = self.encoder.features(frames)
+        return self.quant_conv(latents).float(), seen
+
+    def dynamic_latents(self, frames: Tensor, features: ContextFeatures) -> Tensor:
+        """Numbers ``(R, Nd, D)`` float32 before quantisation; R / B consecutive frames see each context."""
+        latents = self.cond_encoder.conditioned(frames, features.maps)
+        side = self.config.patch_size
+        # (R, C, rows, side, columns, side) -> one vector per patch, channels fastest.
+        patches = latents.unflatten(3, (-1, side)).unflatten(2, (-1, side)).permute(0, 2, 4, 3, 5, 1)
+        out: Tensor = self.quant_linear(patches.flatten(3).flatten(1, 2))
+        return out.float()
+
+    def decode_codes(self, codes: Tensor, features: ContextFeatures) -> Tensor:
+        """Frames ``(R, 3, H, W)`` of codes ``(R, Nd, D)``; R / B consecutive frames see each context."""
+        side, (rows, columns) = self.config.patch_size, self.config.dynamic_size
+        patches = self.post_quant_linear(codes).view(len(codes), rows, columns, side, side, -1)
+        latents = patches.permute(0, 5, 1, 3, 2, 4).reshape(
+            len(codes), self.config.latent_channels, rows * side, columns * side
+        )
+        return self.cond_decoder.conditioned(latents, features.maps)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return self.quant_linear.weight.dtype
+
+    def _checked(self, frames: Tensor, ndim: int) -> Tensor:
+        expected = (3, *self.config.image_size)
+        if not frames.is_floating_point():
+            raise ValueError(f"frames must be floats in [0, 1], got {frames.dtype}; divide bytes by 255")
+        if frames.ndim != ndim or tuple(frames.shape[-3:]) != expected:
+            shape = "(B, T, " if ndim == 5 else "(B, "
+            raise ValueError(
+                f"frames must be {shape}{', '.join(map(str, expected))}), got {tuple(frames.shape)}"
+            )
+        # Frames are often permuted from (H, W, C), and that memory order costs GroupNorm its precision.
+        return frames.to(self._dtype).contiguous()
+
+    def _check_ids(self, ids: Tensor, count: int) -> None:
+        if ids.ndim != 2 or ids.shape[1] != count or ids.is_floating_point() or not len(ids):
+            raise ValueError(f"ids must be (rows, {count}) integers, got {ids.dtype} {tuple(ids.shape)}")
+
+    def _check_maps(
+        self, features: ContextFeatures, network: ConditionedEncoder | ConditionedDecoder, source: str
+    ) -> None:
+        # The two networks never look at equally many maps, see the config.
+        if len(features.maps) != len(network.cross_att_blocks):
+            raise ValueError(
+                f"the context's features have {len(features.maps)} maps instead of "
+                f"{len(network.cross_att_blocks)}; give those that {source} of the same tokenizer returned"
+            )
+
+
+def _finite(latents: Tensor) -> Tensor:
+    if not torch.isfinite(latents).all():
+        raise ValueError("the frames hold NaN or infinite pixels (or the tokenizer such weights)")
+    return latents
