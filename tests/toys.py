@@ -170,3 +170,93 @@ class EscapeTask:
 
     def picture(self, observation: Any) -> np.ndarray:
         return self._pusht.picture(observation)
+
+
+@dataclass(frozen=True)
+class RolledState:
+    """Where the rows of a ``RollingWorldModel`` stand."""
+
+    frames: np.ndarray
+    openings: np.ndarray
+    seeds: tuple[int, ...]
+    steps: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.frames)
+
+    def select(self, rows: Sequence[int]) -> RolledState:
+        index = list(rows)
+        return RolledState(
+            self.frames[index],
+            self.openings[index],
+            tuple(self.seeds[i] for i in index),
+            self.steps[index],
+        )
+
+    def fork(self, n: int) -> RolledState:
+        return self.select([row for row in range(len(self)) for _ in range(n)])
+
+    def append(self, other: Any) -> RolledState:
+        return RolledState(
+            np.concatenate([self.frames, other.frames]),
+            np.concatenate([self.openings, other.openings]),
+            self.seeds + other.seeds,
+            np.concatenate([self.steps, other.steps]),
+        )
+
+
+class RolledPredictions:
+    """Frames as they are, and states whose middle drawer stands open as far as the world model says."""
+
+    def __init__(self, state: RolledState, reads_states: bool) -> None:
+        self._state, self._reads_states = state, reads_states
+
+    def __len__(self) -> int:
+        return len(self._state)
+
+    def __getitem__(self, row: int) -> Prediction:
+        return Prediction(observation=self._state.frames[row])
+
+    def observations(self) -> np.ndarray:
+        return self._state.frames
+
+    def states(self) -> np.ndarray | None:
+        if not self._reads_states:
+            return None
+        states = np.zeros((len(self), 10), np.float32)
+        states[:, 8] = self._state.openings
+        return states
+
+
+class RollingWorldModel:
+    """A toy of the RT-1 family: world_vector y shifts the picture sideways, x opens the middle drawer, seeds add noise.
+
+    Args:
+        image_size: Height and width, px.
+        reads_states: Whether its predictions offer states.
+    """
+
+    history_length = 2
+    action_shape: tuple[int, ...] | None = (13,)
+
+    def __init__(self, *, image_size: tuple[int, int] = (64, 80), reads_states: bool = True) -> None:
+        self.protocol = {"environment": "toy", "image_size": list(image_size)}
+        self._reads_states = reads_states
+
+    def start(self, histories: Sequence[History], *, seeds: Sequence[int]) -> RolledState:
+        frames = np.stack([history.observations[-1] for history in histories])
+        count = len(frames)
+        return RolledState(frames, np.zeros(count), tuple(seeds), np.zeros(count, np.int64))
+
+    def step(
+        self, state: RolledState, actions: Any, *, temperature: float = 1.0
+    ) -> tuple[RolledState, RolledPredictions]:
+        counters = torch.as_tensor(state.steps)
+        noise = uniforms(
+            torch.tensor(state.seeds), counters, torch.zeros(len(state), dtype=torch.int64)
+        ).numpy()
+        shifts = np.round(actions[:, 11] * 10 + 3 * temperature * noise).astype(int)
+        frames = np.stack([np.roll(f, shift, axis=1) for f, shift in zip(state.frames, shifts, strict=True)])
+        openings = state.openings + actions[:, 10]
+        after = RolledState(frames, openings, state.seeds, state.steps + 1)
+        return after, RolledPredictions(after, self._reads_states)

@@ -13,6 +13,7 @@ from typing import Any
 import tyro
 
 from training.commands.collect import collect
+from training.commands.convert import convert
 from training.commands.demo import demo
 from training.commands.evaluate import evaluate
 from training.commands.listing import list_all
@@ -25,6 +26,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "list": list_all,
     "play": play,
     "collect": collect,
+    "convert": convert,
     "train": train,
     "plan": plan,
     "evaluate": evaluate,

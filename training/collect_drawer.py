@@ -90,7 +90,7 @@ def record_episode(
 
     Its observations are the frames ``(T+1, height, width, 3)`` uint8, its actions RT-1's ``(T, 13)`` float32,
     its rewards the sparse ones. ``info`` has ``state`` ``(T+1, 10)`` float64, and ``task`` and ``kind``,
-    ``(T+1,)`` int64, the places in :data:`TASK_NAMES` and :data:`KIND_NAMES`.
+    ``(T+1,)`` int64, the places in :data:`TASK_NAMES` and :data:`KIND_NAMES`, and ``instruction`` ``(T+1,)``.
     """
     generator = np.random.default_rng([config.seed, block, row])
     kind = int(generator.choice(len(KIND_NAMES), p=list(KINDS.values())))
@@ -115,6 +115,7 @@ def record_episode(
             "state": np.stack(states),
             "task": np.full(len(states), number),
             "kind": np.full(len(states), kind),
+            "instruction": np.full(len(states), task.instruction),
         },
     )
 

@@ -73,8 +73,8 @@ def train_compressive_tokenizer(
     def reconstruct(generator: np.random.Generator) -> tuple[Tensor, Tensor]:
         contexts, frames = draw(train, recipe, generator)
         again_context, again, _ = model(contexts, frames)
-        # Other frames first: a limited perceptual loss looks at those, of which an episode has most.
-        return torch.cat([again.flatten(0, 1), again_context]), torch.cat([frames.flatten(0, 1), contexts])
+        # Contexts first, so that a limited perceptual loss looks at them: whatever stands still is seen through them.
+        return torch.cat([again_context, again.flatten(0, 1)]), torch.cat([contexts, frames.flatten(0, 1)])
 
     train_reconstruction(
         run,

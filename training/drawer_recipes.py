@@ -1,6 +1,5 @@
-"""The recipes of the drawer world, the small sibling of the released RT-1 models: ``drawer-reader`` and
-``drawer-inverse`` (instruments), ``drawer-tokenizer`` -> ``drawer-base`` -> ``drawer-rlvr``, with
-``drawer-more-mle`` as the control of the last.
+"""The recipes of the drawer world up to its tokenizer: ``drawer-reader`` and ``drawer-inverse``, which measure, and
+``drawer-tokenizer``; the world models follow in ``drawer_world_recipes``.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ TOKENIZER = CompressiveTokenizerRecipe(
         norm_num_groups=8,
         patch_size=2,
         max_att_resolution=8,
-        context_levels=(8, 5, 5, 5),
+        context_levels=(7, 5, 5, 5, 5),
         dynamic_levels=(8, 5, 5, 5),
     ),
     losses=ReconstructionConfig(
@@ -51,13 +50,13 @@ TOKENIZER = CompressiveTokenizerRecipe(
             checkpoint_every=250,
         ),
         perceptual_weight=0.5,
-        perceptual_frames=12,
+        perceptual_frames=12,  # of 24: the contexts, and a few others
         adversarial_weight=0.0,  # on two cores the discriminator's time is better spent on more steps
         autocast=True,
     ),
-    batch=5,
+    batch=8,
     segment=41,
-    frames=4,
+    frames=2,
     first_context=0.7,
 )
 
@@ -83,7 +82,8 @@ def actions_of(data: FrameData) -> NDArray[np.float64]:
     return data.actions[:, :, ACTION_COLUMNS].astype(np.float64)
 
 
-def _splits(job: Job) -> tuple[EpisodeStore, FrameData, FrameData]:
+def splits(job: Job) -> tuple[EpisodeStore, FrameData, FrameData]:
+    """The job's store, its training and its validation episodes."""
     store = EpisodeStore(job.data)
     return store, FrameData.load(store, "train"), FrameData.load(store, "validation")
 
@@ -99,7 +99,7 @@ def drawer_inverse(job: Job) -> Path:
 
 
 def _reader(job: Job, title: str, *, pairs: bool) -> Path:
-    store, train, validation = _splits(job)
+    store, train, validation = splits(job)
     recipe = dataclasses.replace(READER, fit=fitted(READER.fit, job.steps))
     labels, names = (actions_of, ACTION_NAMES) if pairs else (states_of, STATE_NAMES)
     run = start_run(job, {"reader": recipe, "names": names}, store)
@@ -113,7 +113,7 @@ def _reader(job: Job, title: str, *, pairs: bool) -> Path:
 
 def drawer_tokenizer(job: Job) -> Path:
     """Compressive FSQ tokenizer of 64 x 80 frames: 80 ids of a context frame, 20 of every other."""
-    store, train, validation = _splits(job)
+    store, train, validation = splits(job)
     losses = dataclasses.replace(TOKENIZER.losses, fit=fitted(TOKENIZER.losses.fit, job.steps))
     recipe = dataclasses.replace(TOKENIZER, losses=losses)
     run = start_run(job, recipe, store)

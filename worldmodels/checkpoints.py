@@ -1,9 +1,9 @@
-"""Checkpoints: a folder with ``config.json``, ``model.safetensors`` and ``card.md``, loaded by name, path or hub
-id.
+"""Checkpoints: world models and tokenizers, loaded by name, path or hub id, and what is stored of each.
 
-Special: nothing is ever unpickled; every key and shape must match; weights may be stored in float16 and are
-computed with in float32. A world model's config names its tokenizer, so one name loads everything, and holds
-the protocol (history, frame skip, image size, units) that environments compare with their own.
+Special: a world model's config names its tokenizer, so one name loads everything, and holds the protocol
+(history, frame skip, image size, units) that environments compare with their own. Checkpoints released by
+others (see ``released``) load through the same functions; transformers of RT-1 world models are saved so that
+the ``transformers`` library loads their folder, too. Files are the business of ``folders``.
 
 Absent: training state, which lives in run folders.
 """
@@ -11,220 +11,137 @@ Absent: training state, which lives in run folders.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import hashlib
-import json
-import os
-import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import nn
 
 from worldmodels.api import WorldModel
+from worldmodels.folders import (
+    ASSETS,
+    CONFIG,
+    WEIGHTS,
+    bundled,
+    complete,
+    fill,
+    find,
+    read_config,
+    read_json,
+    read_weights,
+    save,
+)
+from worldmodels.nets.llama import Llama, LlamaConfig
+from worldmodels.released import (
+    is_released_tokenizer,
+    is_released_transformer,
+    load_released_tokenizer,
+    load_released_world,
+    tokenizer_wanted,
+)
+from worldmodels.video.action_bins import ActionBins
 from worldmodels.video.compressive_tokenizer import CompressiveTokenizer, CompressiveTokenizerConfig
-from worldmodels.video.frame_tokenizer import WEIGHTS_NAME
+from worldmodels.video.frame_tokenizer import FrameTokenizer, FrameTokenizerConfig
 from worldmodels.video.global_tokenizer import GlobalTokenizer, GlobalTokenizerConfig
+from worldmodels.video.layouts import MultiStepLayout, SingleStepLayout
+from worldmodels.video.multi_step_world import MultiStepWorldModel
 from worldmodels.video.object_dynamics import ObjectDynamics, ObjectDynamicsConfig
 from worldmodels.video.object_world import ObjectWorldModel
+from worldmodels.video.single_step_world import SingleStepWorldModel
 from worldmodels.video.slots import SlotLayout
 
-ASSETS = Path(__file__).parent / "assets"
-_FORMAT = 1
-_CONFIG, _WEIGHTS, _CARD = "config.json", "model.safetensors", "card.md"
+__all__ = [
+    "ASSETS",
+    "bundled",
+    "fill",
+    "find",
+    "load",
+    "load_compressive_tokenizer",
+    "load_global_tokenizer",
+    "load_tokenizer",
+    "read_config",
+    "read_weights",
+    "save",
+    "tokenizer_config",
+    "tokenizer_sha256",
+    "world_config",
+]
+
+Tokenizer: TypeAlias = GlobalTokenizer | CompressiveTokenizer | FrameTokenizer
+RT1WorldModel: TypeAlias = MultiStepWorldModel | SingleStepWorldModel
 
 
-def bundled() -> list[str]:
-    """Names of the checkpoints that come with the package."""
-    return sorted(path.parent.name for path in ASSETS.glob(f"*/{_CONFIG}"))
-
-
-def find(name: str | Path) -> Path:
-    """The folder of a bundled name, a path, or a hub id ``owner/name`` (downloaded once, then cached).
-
-    Raises:
-        FileNotFoundError: Nothing of that name; lists the bundled ones with a did-you-mean.
-    """
-    path = Path(name)
-    # A bundled name means the bundled checkpoint, whatever lies in the working folder.
-    if str(name) in bundled():
-        return ASSETS / str(name)
-    if (path / _CONFIG).exists():
-        return path
-    if path.exists():
-        raise FileNotFoundError(
-            f"{path} has no {_CONFIG}; a checkpoint folder holds {_CONFIG} and {_WEIGHTS}"
-        )
-    known = bundled()
-    close = difflib.get_close_matches(str(name), known, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
-    if str(name).count("/") != 1 or str(name).startswith(("/", ".", "~")):
-        raise FileNotFoundError(
-            f"no checkpoint {str(name)!r}: it is neither a folder nor one of {', '.join(known) or 'none bundled'}{hint}"
-        )
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    try:
-        return Path(snapshot_download(str(name), allow_patterns=["*.json", "*.safetensors", "*.md"]))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        raise FileNotFoundError(
-            f"cannot fetch {str(name)!r} from the model hub ({type(error).__name__}); check the name and the "
-            f"network, or give a local folder. Bundled: {', '.join(known)}{hint}"
-        ) from error
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """The folder's config.
-
-    Raises:
-        ValueError: Not JSON, or of another format.
-    """
-    try:
-        config: dict[str, Any] = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{folder / _CONFIG} cannot be read: {error}") from error
-    if config.get("format") != _FORMAT or "kind" not in config:
-        raise ValueError(
-            f"{folder / _CONFIG} has format {config.get('format')!r} and kind {config.get('kind')!r}; "
-            f"expected format {_FORMAT} and one of {', '.join(_LOADERS)}"
-        )
-    return config
-
-
-def read_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The folder's tensors, in float32.
-
-    Raises:
-        ValueError: Missing, truncated, or not the file that the config's hash names; names the file.
-    """
-    path = folder / _WEIGHTS
-    try:
-        found = hashlib.sha256(path.read_bytes()).hexdigest()
-        if found != config.get("weights_sha256"):
-            raise ValueError(
-                f"{path} has sha256 {found[:12]}..., but {_CONFIG} says {str(config.get('weights_sha256'))[:12]}...; "
-                "the file is damaged or was exchanged: copy or download the checkpoint again"
-            )
-        tensors = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise ValueError(f"{path} cannot be read ({error}); copy or download the checkpoint again") from error
-    return {key: value.float() if value.is_floating_point() else value for key, value in tensors.items()}
-
-
-def fill(module: nn.Module, tensors: Mapping[str, Tensor], where: Path) -> None:
-    """Load a state dict strictly.
-
-    Raises:
-        ValueError: A missing, unexpected or wrongly shaped key; names it.
-    """
-    wanted = module.state_dict()
-    missing, extra = sorted(set(wanted) - set(tensors)), sorted(set(tensors) - set(wanted))
-    if missing or extra:
-        raise ValueError(
-            f"{where} does not fit {type(module).__name__}: missing keys {missing[:5]}, unexpected keys {extra[:5]}"
-        )
-    for key, value in wanted.items():
-        if tensors[key].shape != value.shape:
-            raise ValueError(
-                f"{where}: {key} has shape {tuple(tensors[key].shape)}, expected {tuple(value.shape)}"
-            )
-    module.load_state_dict(dict(tensors))
-
-
-def save(
-    folder: str | Path,
-    module: nn.Module,
-    config: Mapping[str, Any],
-    *,
-    card: str,
-    dtype: torch.dtype = torch.float16,
-) -> Path:
-    """Write a checkpoint folder, whole or not at all; an existing one is replaced.
+def load(name: str | Path, *, tokenizer: str | Path | None = None) -> WorldModel:
+    """A world model, ready to roll out.
 
     Args:
-        folder: Where.
-        module: Its state dict is stored, floats as ``dtype``.
-        config: ``kind`` and what that kind needs.
-        card: The card's text: recipe, data, metrics, licence.
-        dtype: Storage type of floats.
-    """
-    folder = Path(folder)
-    partial = folder.with_name(folder.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    tensors = {
-        key: (value.to(dtype) if value.is_floating_point() else value).cpu().contiguous()
-        for key, value in module.state_dict().items()
-    }
-    save_file(tensors, partial / _WEIGHTS)
-    sha = hashlib.sha256((partial / _WEIGHTS).read_bytes()).hexdigest()
-    content = {"format": _FORMAT, **config, "weights_sha256": sha}
-    (partial / _CONFIG).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    (partial / _CARD).write_text(card, encoding="utf-8")
-    if folder.exists():
-        shutil.rmtree(folder)
-    os.replace(partial, folder)
-    return folder
-
-
-def load(name: str | Path) -> WorldModel:
-    """A world model, ready to roll out.
+        name: A bundled name, a folder, or a hub id ``owner/name``.
+        tokenizer: Likewise. A released transformer does not say which tokenizer it belongs to and needs this;
+            otherwise it is looked for here instead of where the config says.
 
     Raises:
         FileNotFoundError: Nothing of that name.
         ValueError: The folder holds something else, or its files are damaged or do not fit.
     """
     folder = find(name)
+    content = read_json(folder)
+    if is_released_transformer(content):
+        if tokenizer is None:
+            raise tokenizer_wanted(folder, content)
+        found = load_tokenizer(tokenizer)
+        if isinstance(found, GlobalTokenizer):
+            raise ValueError(f"{tokenizer} is no tokenizer of RT-1 frames; it does not fit {folder}")
+        return load_released_world(folder, content, found)
+    if is_released_tokenizer(content):
+        raise ValueError(
+            f"{folder} holds a tokenizer ({content['_class_name']}), which is not a world model; load the transformer "
+            "and give this as tokenizer="
+        )
     config = read_config(folder)
     if config["kind"] not in _LOADERS:
         raise ValueError(
             f"{folder} holds a {config['kind']!r}, which is not a world model; load one of kind {', '.join(_LOADERS)}"
         )
-    return _LOADERS[config["kind"]](folder, config)
+    return _LOADERS[config["kind"]](folder, config, None if tokenizer is None else str(tokenizer))
+
+
+def load_tokenizer(name: str | Path) -> Tokenizer:
+    """A tokenizer of any kind, in our layout or in the released one; errors as for ``load``."""
+    folder = find(name)
+    content = read_json(folder)
+    if is_released_tokenizer(content):
+        return load_released_tokenizer(folder, content)
+    config = read_config(folder)
+    if config["kind"] not in _TOKENIZERS:
+        raise ValueError(f"{folder} holds a {config['kind']!r}, expected one of {', '.join(_TOKENIZERS)}")
+    make, make_config = _TOKENIZERS[config["kind"]]
+    with complete(folder):
+        tokenizer: Tokenizer = make(make_config(**_tuples(config["tokenizer"])))
+    fill(tokenizer, read_weights(folder, config), folder / WEIGHTS)
+    return tokenizer.eval()
 
 
 def load_global_tokenizer(name: str | Path) -> GlobalTokenizer:
     """A ``GlobalTokenizer``; errors as for ``load``."""
-    folder = find(name)
-    config = read_config(folder)
-    if config["kind"] != "global_tokenizer":
-        raise ValueError(f"{folder} holds a {config['kind']!r}, expected a 'global_tokenizer'")
-    with _complete(folder):
-        sizes = dict(config["tokenizer"])
-        sizes["levels"], sizes["object_centre_px"] = tuple(sizes["levels"]), tuple(sizes["object_centre_px"])
-        tokenizer = GlobalTokenizer(GlobalTokenizerConfig(**sizes))
-    fill(tokenizer, read_weights(folder, config), folder / _WEIGHTS)
-    return tokenizer.eval()
+    tokenizer = load_tokenizer(name)
+    if not isinstance(tokenizer, GlobalTokenizer):
+        raise ValueError(f"{name} holds a {type(tokenizer).__name__}, expected a 'global_tokenizer'")
+    return tokenizer
 
 
 def load_compressive_tokenizer(name: str | Path) -> CompressiveTokenizer:
     """A ``CompressiveTokenizer``, in our layout or in the released one; errors as for ``load``."""
-    folder = find(name)
-    if (folder / WEIGHTS_NAME).exists():
-        return CompressiveTokenizer.from_folder(folder)
-    config = read_config(folder)
-    if config["kind"] != "compressive_tokenizer":
-        raise ValueError(f"{folder} holds a {config['kind']!r}, expected a 'compressive_tokenizer'")
-    with _complete(folder):
-        sizes: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value
-            for key, value in config["tokenizer"].items()
-        }
-        tokenizer = CompressiveTokenizer(CompressiveTokenizerConfig(**sizes))
-    fill(tokenizer, read_weights(folder, config), folder / _WEIGHTS)
-    return tokenizer.eval()
+    tokenizer = load_tokenizer(name)
+    if not isinstance(tokenizer, CompressiveTokenizer):
+        raise ValueError(f"{name} holds a {type(tokenizer).__name__}, expected a 'compressive_tokenizer'")
+    return tokenizer
 
 
-def tokenizer_config(tokenizer: GlobalTokenizer | CompressiveTokenizer) -> dict[str, Any]:
+def tokenizer_config(tokenizer: Tokenizer) -> dict[str, Any]:
     """What ``save`` needs to know of a tokenizer."""
-    kind = "global_tokenizer" if isinstance(tokenizer, GlobalTokenizer) else "compressive_tokenizer"
-    return {"kind": kind, "tokenizer": dataclasses.asdict(tokenizer.config)}
+    kinds = {make: kind for kind, (make, _) in _TOKENIZERS.items()}
+    return {"kind": kinds[type(tokenizer)], "tokenizer": dataclasses.asdict(tokenizer.config)}
 
 
 def tokenizer_sha256(tokenizer: nn.Module) -> str:
@@ -235,8 +152,15 @@ def tokenizer_sha256(tokenizer: nn.Module) -> str:
     return sha.hexdigest()
 
 
-def world_config(model: ObjectWorldModel, *, tokenizer: str, protocol: Mapping[str, Any]) -> dict[str, Any]:
-    """What ``save`` needs to know of an object world model; ``tokenizer`` is the name or path of its tokenizer."""
+def world_config(
+    model: ObjectWorldModel | RT1WorldModel, *, tokenizer: str, protocol: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What ``save`` needs to know of a world model; ``tokenizer`` is the name or path of its tokenizer.
+
+    The module to save is ``model.dynamics`` of an object world model and ``model.llama`` of an RT-1 one.
+    """
+    if not isinstance(model, ObjectWorldModel):
+        return _rt1_world_config(model, tokenizer, protocol)
     return {
         "kind": "object_world",
         "tokenizer": tokenizer,
@@ -249,14 +173,37 @@ def world_config(model: ObjectWorldModel, *, tokenizer: str, protocol: Mapping[s
     }
 
 
-def _load_object_world(folder: Path, config: dict[str, Any]) -> ObjectWorldModel:
-    with _complete(folder):
-        name, protocol = str(config["tokenizer"]), dict(config["protocol"])
+def _rt1_world_config(model: RT1WorldModel, tokenizer: str, protocol: Mapping[str, Any]) -> dict[str, Any]:
+    own: dict[str, Any]
+    if isinstance(model, MultiStepWorldModel):
+        own = {"kind": "multi_step_world", "repetition_penalty": model.repetition_penalty}
+    else:
+        own = {"kind": "single_step_world", "image_size": list(model.image_size)}
+    bins = model.action_bins
+    return {
+        **model.llama.config.to_hf(),
+        **own,
+        "tokenizer": tokenizer,
+        "tokenizer_sha256": tokenizer_sha256(model.tokenizer),
+        "layout": dataclasses.asdict(model.layout),
+        "action_bins": {
+            "low": [float(x) for x in bins.low],
+            "high": [float(x) for x in bins.high],
+            "num_bins": bins.num_bins,
+        },
+        "top_k": model.top_k,
+        "protocol": dict(protocol),
+    }
+
+
+def _load_object_world(folder: Path, config: dict[str, Any], elsewhere: str | None) -> ObjectWorldModel:
+    with complete(folder):
+        name, protocol = elsewhere or str(config["tokenizer"]), dict(config["protocol"])
         layout = SlotLayout(**{**config["layout"], "code_levels": tuple(config["layout"]["code_levels"])})
         dynamics = ObjectDynamics(ObjectDynamicsConfig(**config["dynamics"]), layout)
         history_length, window_frames = int(config["history_length"]), int(config["window_frames"])
         expected = str(config["tokenizer_sha256"])
-    tokenizer = load_global_tokenizer(folder / name if (folder / name / _CONFIG).exists() else name)
+    tokenizer = load_global_tokenizer(_beside(folder, name))
     if (layout.num_codes, layout.code_levels) != (
         tokenizer.config.num_tokens,
         tuple(tokenizer.config.levels),
@@ -265,24 +212,59 @@ def _load_object_world(folder: Path, config: dict[str, Any]) -> ObjectWorldModel
             f"{folder} was trained on {layout.num_codes} tokens of levels {layout.code_levels}, but its tokenizer "
             f"{name!r} gives {tokenizer.config.num_tokens} of levels {tokenizer.config.levels}"
         )
-    if tokenizer_sha256(tokenizer) != expected:
-        raise ValueError(
-            f"{folder} was trained on another tokenizer than the {name!r} found here, and the same ids would mean "
-            "other pictures; use the tokenizer that came with it"
-        )
-    fill(dynamics, read_weights(folder, config), folder / _WEIGHTS)
+    _check_tokenizer(folder, name, tokenizer, expected)
+    fill(dynamics, read_weights(folder, config), folder / WEIGHTS)
     return ObjectWorldModel(
         tokenizer, dynamics, history_length=history_length, window_frames=window_frames, protocol=protocol
     )
 
 
-@contextmanager
-def _complete(folder: Path) -> Iterator[None]:
-    """Turn a missing or unknown entry of a config into an error that names the file."""
-    try:
-        yield
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{folder / _CONFIG} is incomplete or of another version: {error!r}") from error
+def _load_rt1_world(folder: Path, config: dict[str, Any], elsewhere: str | None) -> RT1WorldModel:
+    several = config["kind"] == "multi_step_world"
+    with complete(folder):
+        name, expected = elsewhere or str(config["tokenizer"]), str(config["tokenizer_sha256"])
+        layout = (MultiStepLayout if several else SingleStepLayout)(**config["layout"])
+        bins = ActionBins(**config["action_bins"])
+        names = ("protocol", "top_k", "repetition_penalty" if several else "image_size")
+        options = {key: config[key] for key in names}
+        llama = Llama(LlamaConfig.from_hf(config))
+    tokenizer = load_tokenizer(_beside(folder, name))
+    _check_tokenizer(folder, name, tokenizer, expected)
+    fill(llama, read_weights(folder, config), folder / WEIGHTS)
+    if isinstance(layout, MultiStepLayout) and isinstance(tokenizer, CompressiveTokenizer):
+        return MultiStepWorldModel(tokenizer, llama, layout, bins, **options)
+    if isinstance(layout, SingleStepLayout) and isinstance(tokenizer, FrameTokenizer):
+        return SingleStepWorldModel(tokenizer, llama, layout, bins, **_tuples(options))
+    raise ValueError(
+        f"{folder} holds a {config['kind']!r}, whose tokenizer cannot be a {type(tokenizer).__name__}"
+    )
 
 
-_LOADERS = {"object_world": _load_object_world}
+def _beside(folder: Path, name: str) -> str | Path:
+    """A tokenizer inside a world model's folder, or elsewhere."""
+    return folder / name if (folder / name / CONFIG).exists() else name
+
+
+def _check_tokenizer(folder: Path, name: str, tokenizer: Tokenizer, expected: str) -> None:
+    if tokenizer_sha256(tokenizer) != expected:
+        raise ValueError(
+            f"{folder} was trained on another tokenizer than the {name!r} found here, and the same ids would mean "
+            "other pictures; use the tokenizer that came with it"
+        )
+
+
+def _tuples(sizes: Mapping[str, Any]) -> dict[str, Any]:
+    """Sizes as they were before JSON made lists of tuples."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in sizes.items()}
+
+
+_LOADERS: dict[str, Callable[[Path, dict[str, Any], str | None], WorldModel]] = {
+    "object_world": _load_object_world,
+    "multi_step_world": _load_rt1_world,
+    "single_step_world": _load_rt1_world,
+}
+_TOKENIZERS: dict[str, tuple[type[Any], type[Any]]] = {
+    "global_tokenizer": (GlobalTokenizer, GlobalTokenizerConfig),
+    "compressive_tokenizer": (CompressiveTokenizer, CompressiveTokenizerConfig),
+    "frame_tokenizer": (FrameTokenizer, FrameTokenizerConfig),
+}

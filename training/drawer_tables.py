@@ -1,0 +1,220 @@
+"""The rows and columns of the drawer tables, made from measured predictions.
+
+Special: every number comes with a 95 % bootstrap interval over episodes, and two models are compared case by
+case on every metric, rewarded or not, with a plain verdict.
+
+Absent: computing predictions (``training.drawer_evaluate``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.drawer_metrics import Floats, moved
+from training.frame_rollouts import FrameCases
+from training.report import Cell, Column, Table
+from training.rewards.frames import FrameRewardConfig
+from training.statistics import Estimate, bootstrap_mean, paired_bootstrap
+
+_HIGHER_IS_BETTER = ("psnr", "ssim")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One row: metrics ``(N, H)`` by name, and what they cost."""
+
+    metrics: Mapping[str, Floats]
+    seconds: float
+    tokens: int
+    seeds: tuple[int, ...] = ()
+
+
+_METRIC_COLUMNS = (
+    Column(key="repetition", title="repetition %", digits=1, scale=100),
+    Column(key="lpips", title="LPIPS x100", scale=100),
+    Column(key="mae", title="MAE x100", scale=100),
+    Column(key="mse", title="MSE x100", digits=3, scale=100),
+    Column(key="psnr", title="PSNR", digits=1),
+    Column(key="ssim", title="SSIM x100", digits=1, scale=100),
+    Column(key="gripper_cm", title="gripper cm", digits=1),
+    Column(key="drawer_mm", title="drawers mm", digits=1),
+    Column(key="drawer_mm/moved", title="moved: drawers mm", digits=1, show_n=True),
+    Column(key="following_cm", title="following cm", digits=1),
+)
+_PICTURE = ("lpips", "mae", "mse", "psnr", "ssim")
+
+
+def _case_values(row: Measured, cases: FrameCases, key: str, steps: int) -> tuple[Floats, list[str]] | None:
+    """One value per (moved) case: pictures and following averaged over frames 1 .. steps, others of the last one.
+
+    ``repetition`` is whether the last two frames are equal, as published.
+    """
+    metric, _, only_moved = key.partition("/")
+    if metric == "repetition" and steps == 1:
+        return None
+    values = row.metrics[metric]
+    averaged = metric in _PICTURE or metric == "following_cm"
+    of_case = values[:, :steps].mean(axis=1) if averaged else values[:, steps - 1]
+    chosen: NDArray[np.bool_] = moved(cases)[:, steps - 1] if only_moved else np.ones(len(cases), dtype=bool)
+    if not chosen.any():
+        return None
+    return of_case[chosen], [unit for unit, wanted in zip(cases.units, chosen, strict=True) if wanted]
+
+
+def _estimate(row: Measured, cases: FrameCases, key: str, steps: int, *, seed: int) -> Estimate | None:
+    found = _case_values(row, cases, key, steps)
+    return None if found is None else bootstrap_mean(found[0], units=found[1], seed=seed)
+
+
+def window_table(rows: Mapping[str, Measured], cases: FrameCases, steps: int, *, seed: int) -> Table:
+    """All metrics after so many frames of a recorded window."""
+    cells: dict[str, dict[str, Cell]] = {}
+    for name, row in rows.items():
+        cells[name] = {
+            column.key: _estimate(row, cases, column.key, steps, seed=seed) for column in _METRIC_COLUMNS
+        }
+        cells[name] |= {
+            "windows": len(cases),
+            "n": len(set(cases.units)),
+            "seed": ", ".join(map(str, row.seeds)) or None,
+            "seconds": row.seconds,
+            "tokens": row.tokens,
+        }
+    shown = tuple(
+        c for c in _METRIC_COLUMNS if any(of_row.get(c.key) is not None for of_row in cells.values())
+    )
+    return Table(
+        name=f"window-{steps}",
+        title=f"Drawer prediction, {steps} frame{'s' * (steps > 1)} ahead",
+        columns=(
+            *shown,
+            Column(key="windows", title="windows"),
+            Column(key="n", title="episodes"),
+            Column(key="seed", title="seed"),
+            Column(key="seconds", title="seconds", digits=1),
+            Column(key="tokens", title="tokens"),
+        ),
+        rows=cells,
+        notes=(
+            "95 % bootstrap intervals over episodes; sampled rows are the mean over the sampling seeds",
+            "pictures and following: mean over the frames; gripper, drawers: of the last frame, read by a reader of"
+            " true frames that is part of no reward; repetition: the last two frames are equal",
+            "following: the displacement that an inverse-dynamics reader finds between frames, off the commanded one",
+            "seconds and tokens are those of the whole window",
+        ),
+    )
+
+
+def long_table(
+    rows: Mapping[str, Measured],
+    aside: Mapping[str, Measured],
+    cases: FrameCases,
+    steps: int,
+    names: Sequence[str],
+    *,
+    seed: int,
+) -> Table:
+    """After ``steps`` frames of an episode, under its actions and under those of another one.
+
+    ``names``: the readings that say where the gripper is.
+    """
+    columns = [f"read_{name}" for name in names]
+
+    def apart(name: str) -> Floats:
+        here, there = (
+            np.stack([row.metrics[column][:, steps - 1] for column in columns], axis=-1)
+            for row in (rows[name], aside[name])
+        )
+        distance: Floats = 100 * np.linalg.norm(here - there, axis=-1)
+        return distance
+
+    real = apart("recorded frames")
+    cells: dict[str, dict[str, Cell]] = {}
+    for name, row in rows.items():
+        cells[name] = {
+            key: _estimate(row, cases, key, steps, seed=seed)
+            for key in ("lpips", "gripper_cm", "drawer_mm", "drawer_mm/moved", "following_cm")
+        }
+        distance = apart(name)
+        cells[name] |= {
+            "apart_cm": bootstrap_mean(distance, units=cases.units, seed=seed),
+            "sensitivity": float(distance.mean() / real.mean()) if real.mean() > 0 else None,
+            "n": len(cases),
+            "seconds": row.seconds,
+            "tokens": row.tokens,
+        }
+    return Table(
+        name=f"long-{steps}",
+        title=f"Drawer episodes after {steps} frame{'s' * (steps > 1)}, beside the simulator",
+        columns=(
+            Column(key="lpips", title="LPIPS x100", scale=100),
+            Column(key="gripper_cm", title="gripper cm", digits=1),
+            Column(key="drawer_mm", title="drawers mm", digits=1),
+            Column(key="drawer_mm/moved", title="moved: drawers mm", digits=1, show_n=True),
+            Column(key="following_cm", title="following cm", digits=1),
+            Column(key="apart_cm", title="apart under other actions, cm", digits=1),
+            Column(key="sensitivity", title="of the truth's"),
+            Column(key="n", title="episodes"),
+            Column(key="seconds", title="seconds", digits=1),
+            Column(key="tokens", title="tokens"),
+        ),
+        rows=cells,
+        notes=(
+            "LPIPS and following: mean over the frames so far; all else of the last frame",
+            "apart: distance of the gripper under the episode's actions from the gripper under another episode's, both"
+            " read from frames; of the truth's: as a share of what the simulator does (1 is right)",
+            "seconds and tokens are those of the whole episodes",
+        ),
+    )
+
+
+def difference_table(
+    rows: Mapping[str, Measured],
+    cases: FrameCases,
+    pairs: Sequence[tuple[str, str]],
+    reward: FrameRewardConfig,
+    *,
+    seed: int,
+) -> Table:
+    """First minus second on the same windows; the endpoint is LPIPS of sampled frames over the whole window."""
+    cells: dict[str, dict[str, Cell]] = {}
+    for first, second in pairs:
+        for steps in (1, cases.future.shape[1]):
+            for mode in ("sampled", "greedy"):
+                mine, other = rows[f"{first}, {mode}"], rows[f"{second}, {mode}"]
+                for column in _METRIC_COLUMNS:
+                    a, b = (_case_values(row, cases, column.key, steps) for row in (mine, other))
+                    if a is None or b is None:
+                        continue
+                    difference = paired_bootstrap(a[0], b[0], units=a[1], seed=seed)
+                    better = (difference.value > 0) == (column.key in _HIGHER_IS_BETTER)
+                    weight: Any = getattr(reward, column.key, 0)
+                    name = f"{first} - {second}, {steps} frame{'s' * (steps > 1)}, {mode}: {column.key}"
+                    cells[name] = {
+                        "difference": difference,
+                        "verdict": "not distinguishable"
+                        if not difference.excludes_zero
+                        else "better"
+                        if better
+                        else "worse",
+                        "rewarded": "yes" if isinstance(weight, float) and weight > 0 else "no",
+                    }
+    return Table(
+        name="differences",
+        title="Drawer prediction: paired differences",
+        columns=(
+            Column(key="difference", title="difference", digits=None, show_n=True),
+            Column(key="verdict", title="first is"),
+            Column(key="rewarded", title="rewarded"),
+        ),
+        rows=cells,
+        notes=(
+            "95 % paired bootstrap over episodes, metrics in their own units (not x100)",
+            "the endpoint is LPIPS of sampled frames over the window; the others are not corrected for their number",
+        ),
+    )
