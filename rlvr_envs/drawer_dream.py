@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from worldmodels.video.rt1_actions import is_terminal
 
 import worldmodels
 from rlvr_envs.contexts import load_drawer_starts
@@ -40,6 +39,7 @@ from rlvr_envs.spaces import (
     rt1_action_space,
 )
 from worldmodels.api import History, Observation, Prediction, WorldModel
+from worldmodels.video.rt1_actions import is_terminal
 
 STEPS_PER_SECOND = 3
 MAX_RECORDED_STARTS = 1000  # first frames read from a folder of episodes
