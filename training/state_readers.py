@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +22,6 @@ from training.data import tensor_of
 from training.fit import FitConfig, fit, seeded
 from training.frame_data import FrameData
 from training.run import Run
-from worldmodels.checkpoints import fill, find, read_config, read_weights
 from worldmodels.video.state_reader import StateReader, StateReaderConfig
 
 
@@ -103,22 +100,3 @@ def state_reader_errors(
     ]
     errors = (torch.cat(read) - tensor_of(known[episodes, times]).float()).abs().mean(0)
     return {name: float(error) for name, error in zip(reader.config.names, errors, strict=True)}
-
-
-def load_state_reader(name: str | Path) -> StateReader:
-    """A state reader by bundled name or folder.
-
-    Raises:
-        FileNotFoundError: Nothing of that name.
-        ValueError: The folder holds something else or does not fit.
-    """
-    folder = find(name)
-    config = read_config(folder)
-    if config["kind"] != "state_reader":
-        raise ValueError(f"{folder} holds a {config['kind']!r}, expected a 'state_reader'")
-    sizes: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in config["reader"].items()
-    }
-    reader = StateReader(StateReaderConfig(**sizes))
-    fill(reader, read_weights(folder, config), folder)
-    return reader.eval()

@@ -50,6 +50,7 @@ from worldmodels.video.object_dynamics import ObjectDynamics, ObjectDynamicsConf
 from worldmodels.video.object_world import ObjectWorldModel
 from worldmodels.video.single_step_world import SingleStepWorldModel
 from worldmodels.video.slots import SlotLayout
+from worldmodels.video.state_reader import StateReader, StateReaderConfig
 
 __all__ = [
     "ASSETS",
@@ -59,6 +60,7 @@ __all__ = [
     "load",
     "load_compressive_tokenizer",
     "load_global_tokenizer",
+    "load_state_reader",
     "load_tokenizer",
     "read_config",
     "read_weights",
@@ -138,6 +140,18 @@ def load_compressive_tokenizer(name: str | Path) -> CompressiveTokenizer:
     return tokenizer
 
 
+def load_state_reader(name: str | Path) -> StateReader:
+    """A ``StateReader``; errors as for ``load``."""
+    folder = find(name)
+    config = read_config(folder)
+    if config["kind"] != "state_reader":
+        raise ValueError(f"{folder} holds a {config['kind']!r}, expected a 'state_reader'")
+    with complete(folder):
+        reader = StateReader(StateReaderConfig(**_tuples(config["reader"])))
+    fill(reader, read_weights(folder, config), folder / WEIGHTS)
+    return reader.eval()
+
+
 def tokenizer_config(tokenizer: Tokenizer) -> dict[str, Any]:
     """What ``save`` needs to know of a tokenizer."""
     kinds = {make: kind for kind, (make, _) in _TOKENIZERS.items()}
@@ -153,14 +167,20 @@ def tokenizer_sha256(tokenizer: nn.Module) -> str:
 
 
 def world_config(
-    model: ObjectWorldModel | RT1WorldModel, *, tokenizer: str, protocol: Mapping[str, Any]
+    model: ObjectWorldModel | RT1WorldModel,
+    *,
+    tokenizer: str,
+    protocol: Mapping[str, Any],
+    reader: str | None = None,
 ) -> dict[str, Any]:
-    """What ``save`` needs to know of a world model; ``tokenizer`` is the name or path of its tokenizer.
+    """What ``save`` needs to know of a world model.
+
+    ``tokenizer`` and ``reader`` are names or paths; a multi-step model has a reader of states, or none.
 
     The module to save is ``model.dynamics`` of an object world model and ``model.llama`` of an RT-1 one.
     """
     if not isinstance(model, ObjectWorldModel):
-        return _rt1_world_config(model, tokenizer, protocol)
+        return _rt1_world_config(model, tokenizer, protocol, reader)
     return {
         "kind": "object_world",
         "tokenizer": tokenizer,
@@ -173,10 +193,16 @@ def world_config(
     }
 
 
-def _rt1_world_config(model: RT1WorldModel, tokenizer: str, protocol: Mapping[str, Any]) -> dict[str, Any]:
+def _rt1_world_config(
+    model: RT1WorldModel, tokenizer: str, protocol: Mapping[str, Any], reader: str | None
+) -> dict[str, Any]:
     own: dict[str, Any]
     if isinstance(model, MultiStepWorldModel):
-        own = {"kind": "multi_step_world", "repetition_penalty": model.repetition_penalty}
+        own = {
+            "kind": "multi_step_world",
+            "repetition_penalty": model.repetition_penalty,
+            "reader": reader,
+        }
     else:
         own = {"kind": "single_step_world", "image_size": list(model.image_size)}
     bins = model.action_bins
@@ -228,11 +254,13 @@ def _load_rt1_world(folder: Path, config: dict[str, Any], elsewhere: str | None)
         names = ("protocol", "top_k", "repetition_penalty" if several else "image_size")
         options = {key: config[key] for key in names}
         llama = Llama(LlamaConfig.from_hf(config))
+        reads = config["reader"] if several else None
     tokenizer = load_tokenizer(_beside(folder, name))
+    reader = None if reads is None else load_state_reader(_beside(folder, reads))
     _check_tokenizer(folder, name, tokenizer, expected)
     fill(llama, read_weights(folder, config), folder / WEIGHTS)
     if isinstance(layout, MultiStepLayout) and isinstance(tokenizer, CompressiveTokenizer):
-        return MultiStepWorldModel(tokenizer, llama, layout, bins, **options)
+        return MultiStepWorldModel(tokenizer, llama, layout, bins, reader=reader, **options)
     if isinstance(layout, SingleStepLayout) and isinstance(tokenizer, FrameTokenizer):
         return SingleStepWorldModel(tokenizer, llama, layout, bins, **_tuples(options))
     raise ValueError(

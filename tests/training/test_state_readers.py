@@ -10,11 +10,10 @@ from training.frame_data import FrameData
 from training.run import Run
 from training.state_readers import (
     StateReaderRecipe,
-    load_state_reader,
     state_reader_errors,
     train_state_reader,
 )
-from worldmodels.checkpoints import save
+from worldmodels.checkpoints import load_state_reader, save
 from worldmodels.video.state_reader import StateReader, StateReaderConfig
 
 RECIPE = StateReaderRecipe(

@@ -27,6 +27,7 @@ from worldmodels.video.compressive_tokenizer import CompressiveTokenizer, Compre
 from worldmodels.video.layouts import MultiStepLayout
 from worldmodels.video.multi_step_world import MultiStepWorldModel
 from worldmodels.video.rt1_actions import RT1_HIGH, RT1_LOW
+from worldmodels.video.state_reader import StateReader, StateReaderConfig
 
 BATCH = 4
 ACTIONS = random_actions(11, BATCH)
@@ -375,3 +376,42 @@ def test_small_models_use_one_thread_and_leave_the_callers_setting(model, monkey
     finally:
         torch.set_num_threads(1)
     assert set(used) == {1}
+
+
+def test_a_reader_reads_what_the_environment_would_show(model):
+    reader = StateReader(
+        StateReaderConfig(names=("a", "b"), centre=(1.0, 2.0), scale=(3.0, 4.0), side=64)
+    ).eval()
+    with_reader = multi_step_world(reader=reader)
+    histories = [History(observations=[frame]) for frame in random_frames(2)]
+    state = with_reader.start(histories, seeds=[0, 1])
+    _, predictions = with_reader.step(state, random_actions(2))
+    shown = torch.from_numpy(predictions.observations()).movedim(-1, 1).float() / 255
+    with torch.no_grad():
+        expected = reader(shown)
+    np.testing.assert_allclose(predictions.states(), expected, rtol=1e-5, atol=1e-5)
+    _, plain = model.step(model.start(histories, seeds=[0, 1]), random_actions(2))
+    assert plain.states() is None
+
+
+def test_bfloat16_sees_the_same_and_shows_nearly_the_same(model):
+    half = model.in_bfloat16()
+    assert next(model.llama.parameters()).dtype == torch.float32  # the model itself is left as it was
+    frames = random_frames(2)
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(model.encode(frames, frames), half.encode(frames, frames), strict=True)
+    )
+    histories = [History(observations=[frame]) for frame in frames]
+    state = half.start(histories, seeds=[0, 1])
+    for step in range(9):  # over the restart of a window
+        state, predictions = half.step(state, random_actions(2, seed=step), temperature=0.0)
+    assert predictions.tokens.max() < model.layout.dynamic_vocab
+    shown = torch.from_numpy(predictions.observations()).movedim(-1, 1).float() / 255
+    contexts = [context for group in state.groups for context in group.contexts]
+    for context in contexts:
+        context.features = None  # to be made again by the other model
+    exact = model.decode(contexts, predictions.tokens)
+    assert (exact.clamp(0, 1) - shown).abs().mean() < 0.01
+    with pytest.raises(TypeError, match="another model"):
+        model.step(state, random_actions(2))

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from worldmodels.api import Observation, Prediction
 from worldmodels.video.action_bins import ActionBins
+from worldmodels.video.state_reader import StateReader
 
 # Encoded or decoded at once: 12 frames of the published size, whose feature maps then take about 3 GB.
 _PIXELS_AT_ONCE = 1 << 20
@@ -32,9 +33,15 @@ class DecodedFrames:
         logprobs: ``(B, K)`` float32, their log-probabilities.
     """
 
-    def __init__(self, tokens: Tensor, logprobs: Tensor, decode: Callable[[], Tensor]) -> None:
-        """``decode`` gives frames ``(B, 3, H, W)``, about in [0, 1]."""
-        self.tokens, self.logprobs, self._decode = tokens, logprobs, decode
+    def __init__(
+        self,
+        tokens: Tensor,
+        logprobs: Tensor,
+        decode: Callable[[], Tensor],
+        reader: StateReader | None = None,
+    ) -> None:
+        """``decode`` gives frames ``(B, 3, H, W)``, about in [0, 1]; ``reader`` reads states from them."""
+        self.tokens, self.logprobs, self._decode, self._reader = tokens, logprobs, decode, reader
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -53,8 +60,17 @@ class DecodedFrames:
         return self._observations
 
     def states(self) -> NDArray[np.float32] | None:
-        """None: the ids of such frames tell no physical state."""
-        return None
+        """``(B, D)`` as the reader sees them in the frames; None without one: ids tell no physical state."""
+        return None if self._reader is None else self._states
+
+    @cached_property
+    def _states(self) -> NDArray[np.float32]:
+        assert self._reader is not None
+        device = next(self._reader.parameters()).device
+        frames = torch.from_numpy(self._observations).to(device).movedim(-1, 1).float() / 255
+        with torch.no_grad():
+            read: NDArray[np.float32] = self._reader(frames).cpu().numpy()
+        return read
 
     @cached_property
     def _finite(self) -> list[bool]:

@@ -6,13 +6,14 @@ frames it restarts from the same context and the last frame. The context is pref
 once an episode, and all forks share that; within a window keys and values live on from step to step. Only ids
 of the frames' own code book can be drawn, and draws depend on (seed, step, token) only.
 
-Absent: gradients (training uses ``MultiStepLayout.build``), and reading physical states from frames.
+Absent: gradients (training uses ``MultiStepLayout.build``).
 
 Shapes: B rows, C ids of a context frame, K ids of every other frame, A action numbers.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,6 +30,7 @@ from worldmodels.video.compressive_tokenizer import CompressiveTokenizer, Contex
 from worldmodels.video.decoded_frames import DecodedFrames, checked_bins, checked_frames, frames_at_once
 from worldmodels.video.layouts import MultiStepLayout
 from worldmodels.video.rollout_rows import GroupedRows, checked_state, threads_for
+from worldmodels.video.state_reader import StateReader
 
 
 @dataclass(eq=False)
@@ -119,6 +121,7 @@ class MultiStepWorldModel:
         top_k: Sample from the k likeliest ids only; None for all.
         repetition_penalty: Logits of ids that stand in the window are divided by this if positive, multiplied if
             negative (Keskar et al. 2019, arXiv:1909.05858, in the form of transformers); 1 for none.
+        reader: Reads physical states from decoded frames (``Predictions.states``); None: they are not known.
 
     Raises:
         ValueError: The parts do not fit each other.
@@ -136,6 +139,7 @@ class MultiStepWorldModel:
         protocol: Mapping[str, Any] | None = None,
         top_k: int | None = None,
         repetition_penalty: float = 1.0,
+        reader: StateReader | None = None,
     ) -> None:
         wanted = {
             "context_tokens": tokenizer.context_tokens,
@@ -161,6 +165,8 @@ class MultiStepWorldModel:
                 f"repetition_penalty is {repetition_penalty}; give a positive number, 1 for none"
             )
         self.tokenizer, self.llama = tokenizer.eval(), llama.eval()
+        self.reader = None if reader is None else reader.eval()
+        self._painter = self.tokenizer  # decodes; see in_bfloat16
         self.layout, self.action_bins = layout, action_bins
         self.protocol = dict(protocol or {})
         self.top_k, self.repetition_penalty = top_k, repetition_penalty
@@ -170,6 +176,19 @@ class MultiStepWorldModel:
     def device(self) -> torch.device:
         """Where ids live and are predicted. Which row is where is kept on the processor."""
         return self.llama.lm_head.weight.device
+
+    def in_bfloat16(self) -> MultiStepWorldModel:
+        """A copy that predicts and decodes in bfloat16, at half the memory traffic.
+
+        Frames are still encoded in float32, so that their ids are exact; predicted ids are those of the rounded
+        transformer, and pixels differ a little. Old states belong to the old model.
+        """
+        other = copy.copy(self)
+        other.llama = copy.deepcopy(self.llama).to(torch.bfloat16)
+        # In this memory order convolutions need no copies; what GroupNorm loses by it is below bfloat16's rounding.
+        painter = copy.deepcopy(self.tokenizer).to(torch.bfloat16)
+        other._painter = painter.to(memory_format=torch.channels_last)
+        return other
 
     def encode(self, contexts: Sequence[Observation], frames: Sequence[Observation]) -> tuple[Tensor, Tensor]:
         """Ids of context frames ``(B, C)`` and of a frame seen from each ``(B, K)``.
@@ -230,7 +249,7 @@ class MultiStepWorldModel:
         later, (drawn, likely) = rows.advanced(
             bins, lambda group, taken: self._advance(group, taken, temperature)
         )
-        return later, DecodedFrames(drawn, likely, lambda: self.decode(contexts, drawn))
+        return later, DecodedFrames(drawn, likely, lambda: self.decode(contexts, drawn), self.reader)
 
     @torch.no_grad()
     def decode(self, contexts: Sequence[_Context], ids: Tensor) -> Tensor:
@@ -244,13 +263,13 @@ class MultiStepWorldModel:
         distinct = {context: number for number, context in enumerate(dict.fromkeys(contexts))}
         unseen = [context for context in distinct if context.features is None]
         if unseen:
-            _, made = self.tokenizer.decode_context(torch.stack([context.ids for context in unseen]))
+            _, made = self._painter.decode_context(torch.stack([context.ids for context in unseen]))
             for row, context in enumerate(unseen):
                 context.features = made if len(unseen) == 1 else made.select([row])
         seen = [context.features for context in distinct if context.features is not None]
         features = seen[0] if len(seen) == 1 else ContextFeatures.concatenate(seen)
         rows = torch.tensor([distinct[context] for context in contexts], device=ids.device)
-        return self.tokenizer.decode(features, ids, rows=rows)
+        return self._painter.decode(features, ids, rows=rows)
 
     def _advance(self, group: _Rows, bins: Tensor, temperature: float) -> tuple[_Rows, tuple[Tensor, Tensor]]:
         """Predict one frame: its ids ``(B, K)`` and their log-probabilities."""
