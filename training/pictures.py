@@ -12,23 +12,27 @@ from PIL import Image, ImageDraw, ImageFont
 
 Frame = NDArray[np.uint8]
 
-PANEL_PX = 128  # a whole multiple of 64 px frames
+PANEL_PX = 128  # height of a panel, a whole multiple of 64 px frames
 GAP_PX = 8
 CAPTION_PX = 18
 _PAPER, _INK = (255, 255, 255), (40, 40, 40)
 
 
 def side_by_side(frames: Sequence[Frame], captions: Sequence[str]) -> Image.Image:
-    """Frames ``(H, W, 3)`` uint8 in a row, each with its caption above; pixels are repeated, never smoothed."""
-    width = len(frames) * (PANEL_PX + GAP_PX) + GAP_PX
+    """Frames ``(H, W, 3)`` uint8 of one size in a row, each with its caption above.
+
+    Small frames are enlarged by repeating pixels, never smoothed.
+    """
+    panel_width = round(PANEL_PX * frames[0].shape[1] / frames[0].shape[0])
+    width = len(frames) * (panel_width + GAP_PX) + GAP_PX
     page = Image.new("RGB", (width, PANEL_PX + CAPTION_PX + GAP_PX), _PAPER)
     draw, font = ImageDraw.Draw(page), ImageFont.load_default(size=12)
     for column, (frame, caption) in enumerate(zip(frames, captions, strict=True)):
-        left = GAP_PX + column * (PANEL_PX + GAP_PX)
-        panel = Image.fromarray(frame).resize((PANEL_PX, PANEL_PX), Image.Resampling.NEAREST)
+        left = GAP_PX + column * (panel_width + GAP_PX)
+        panel = Image.fromarray(frame).resize((panel_width, PANEL_PX), Image.Resampling.NEAREST)
         page.paste(panel, (left, CAPTION_PX))
         draw.text((left, 2), caption, fill=_INK, font=font)
-        draw.rectangle((left, CAPTION_PX, left + PANEL_PX - 1, CAPTION_PX + PANEL_PX - 1), outline=_INK)
+        draw.rectangle((left, CAPTION_PX, left + panel_width - 1, CAPTION_PX + PANEL_PX - 1), outline=_INK)
     return page
 
 

@@ -10,7 +10,9 @@ or OSMesa where only that is installed; other systems use MuJoCo's default. The 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes.util
+import importlib
 import os
 import platform
 import weakref
@@ -173,6 +175,10 @@ def _triple(values: FloatArray) -> Triple:
 
 def _gl_context(width: int, height: int) -> Any:
     """A context of the chosen library."""
+    # Mesa and Triton, which torch imports for its compiler, each bring a copy of LLVM: whoever imports Triton after
+    # Mesa crashes without a word. The other order works, and torch need not be there.
+    with contextlib.suppress(ImportError):
+        importlib.import_module("triton")
     try:
         if os.environ.get("MUJOCO_GL") or platform.system() != "Linux":
             return mujoco.GLContext(width, height)

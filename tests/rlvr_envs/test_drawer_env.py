@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -305,3 +307,16 @@ def test_speed() -> None:
         env.step(action)
     # 400 frames/s on an idle core; a shadow map would leave 25.
     assert 60 / (time.process_time() - start) > 120
+
+
+def test_torch_compiles_after_a_frame_was_drawn() -> None:
+    """Mesa and Triton crash a process that loads them in the wrong order."""
+    pytest.importorskip("triton", reason="this torch brings no Triton")
+    code = (
+        "from rlvr_envs.simulators.drawer_env import DrawerSimEnv\n"
+        "env = DrawerSimEnv(); env.reset(seed=0)\n"
+        "import torch._dynamo, triton\n"
+        "env.reset(seed=1)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr[-2000:]

@@ -6,10 +6,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from worldmodels.video.multi_step_world import MultiStepWorldModel
     from worldmodels.video.object_world import ObjectWorldModel
 
 # The hoped-for better one first.
 PAIRS = (("pusht-rlvr", "pusht-base"), ("pusht-rlvr", "pusht-more-mle"))
+DRAWER_PAIRS = (
+    ("drawer-rlvr", "drawer-base"),
+    ("drawer-rlvr", "drawer-more-mle"),
+    ("drawer-rlvr-no-repeats", "drawer-base"),
+)
 
 
 def load_object_worlds(names: Sequence[str]) -> dict[str, ObjectWorldModel]:
@@ -28,6 +34,22 @@ def load_object_worlds(names: Sequence[str]) -> dict[str, ObjectWorldModel]:
         if not isinstance(model, ObjectWorldModel):
             raise ValueError(
                 f"{name!r} is a {type(model).__name__}; this command works on an ObjectWorldModel"
+            )
+        loaded[name] = model
+    return loaded
+
+
+def load_multi_step_worlds(names: Sequence[str]) -> dict[str, MultiStepWorldModel]:
+    """World models of drawer frames by the names they were asked for; errors as for ``load_object_worlds``."""
+    from worldmodels.checkpoints import load
+    from worldmodels.video.multi_step_world import MultiStepWorldModel
+
+    loaded: dict[str, MultiStepWorldModel] = {}
+    for name in names:
+        model = load(name)
+        if not isinstance(model, MultiStepWorldModel):
+            raise ValueError(
+                f"{name!r} is a {type(model).__name__}; this command works on a MultiStepWorldModel"
             )
         loaded[name] = model
     return loaded

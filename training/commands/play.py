@@ -6,6 +6,7 @@ shows where the world model goes wrong. Actions never depend on what is seen.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -35,8 +36,8 @@ def play(
 
     Args:
         env_id: For example RLVRWorld/PushT-v0; see 'rlvr-world list'.
-        policy: random; zero, which stays; or expert-replay, actions that an expert has planned in the simulator, with
-            the state it reached as the goal.
+        policy: random; zero, which stays; or expert-replay: what an expert does in the simulator (PushT: the state it
+            reached is the goal; drawers: it fulfils the episode's task and stays).
         gif: The film.
         episodes: How many, one after the other in the same film.
         seed: Of the first episode; the next has the next.
@@ -81,39 +82,49 @@ def _episode(
     from training.pictures import side_by_side
 
     observation, info = truth.reset(seed=seed)
-    actions, goal_state = _actions(policy, truth, info["state"], seed)
+    actions, goal_state = _actions(policy, truth, info, seed)
     if goal_state is not None:
         observation, info = truth.reset(seed=seed, options={"goal": goal_state})
-    goal = info["goal"]
+    aim = {} if "goal" not in info else {"goal": info["goal"]}
     reached: dict[str, str] = {"truth": "no", "dream": "no" if dream else "-"}
     worlds: dict[str, gym.Env[Any, Any]] = {"truth": truth}
-    frames = {"truth": observation["image"]}
+    frames = {"truth": _frame(observation)}
     if dream is not None:
         worlds["dream"] = dream
-        start = {
-            "observation": observation,
-            "state": info["state"],
-            "goal": {"state": info["goal_state"], "image": goal},
-        }
-        frames["dream"] = dream.reset(seed=seed, options=start)[0]["image"]
-    pages = [side_by_side([*frames.values(), goal], [*frames, "goal"])]
+        start = {"observation": observation, "state": info["state"]}
+        if "goal" in info:
+            start["goal"] = {"state": info["goal_state"], "image": info["goal"]}
+        else:
+            start["task"] = info["task"]
+        frames["dream"] = _frame(dream.reset(seed=seed, options=start)[0])
+    name_of_task = info.get("instruction", "")
+    pages = [side_by_side([*frames.values(), *aim.values()], _captions(frames, name_of_task, aim))]
     for step, action in enumerate(actions, start=1):
         ended = False
         for name, world in worlds.items():
             seen, _, _, truncated, info = world.step(action)
-            frames[name] = seen["image"]
+            frames[name] = _frame(seen)
             ended = ended or truncated
             if info["success"] and reached[name] == "no":
                 reached[name] = f"step {step}"
-        captions = [f"{name}, step {step}" for name in frames]
-        pages.append(side_by_side([*frames.values(), goal], [*captions, "goal"]))
+        pages.append(side_by_side([*frames.values(), *aim.values()], _captions(frames, f"step {step}", aim)))
         if ended:
             break
     return pages, (seed, len(pages) - 1, reached["truth"], reached["dream"])
 
 
+def _frame(observation: Any) -> NDArray[np.uint8]:
+    """The picture in an observation, which may be nothing else."""
+    frame: NDArray[np.uint8] = observation["image"] if isinstance(observation, dict) else observation
+    return frame
+
+
+def _captions(names: Iterable[str], text: str, aim: Iterable[str]) -> list[str]:
+    return [*(f"{name}, {text}" if text else name for name in names), *aim]
+
+
 def _actions(
-    policy: Behaviour, env: gym.Env[Any, Any], state: NDArray[np.float64], seed: int
+    policy: Behaviour, env: gym.Env[Any, Any], info: Mapping[str, Any], seed: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
     """Actions ``(T, A)`` of one episode, and the goal state they lead to, where they have one."""
     import numpy as np
@@ -124,16 +135,44 @@ def _actions(
     generator = np.random.default_rng(seed)
     if policy == "zero":
         return np.zeros(shape), None
+    if "task" in info:
+        return _drawer_actions(policy, info, shape[0], generator), None
     if policy == "random":
         return generator.uniform(space.low, space.high, size=shape), None
     from rlvr_envs.simulators.pusht_batch import PushTBatch
     from training.experts import BatchExpert
 
     world = PushTBatch(1)
-    world.set_states(state[None])
+    world.set_states(info["state"][None])
     expert = BatchExpert(world.states(), generator)
     taken = []
     for _ in range(int(np.prod(shape)) // 2):  # an expert acts every 0.1 s, two numbers each time
         taken.append(expert.act(world.states())[0])
         world.step(taken[-1][None])
     return np.reshape(taken, shape), world.states()[0]
+
+
+def _drawer_actions(
+    policy: Behaviour, info: Mapping[str, Any], steps: int, generator: np.random.Generator
+) -> NDArray[np.float64]:
+    """Actions ``(steps, 13)`` of a behaviour of the training data, without the flag that ends an episode."""
+    import numpy as np
+
+    from rlvr_envs.drawer_rules import drawer_task
+    from rlvr_envs.simulators.drawer import DrawerWorld
+    from rlvr_envs.simulators.drawer_env import act_in
+    from rlvr_envs.simulators.drawer_policies import make_policy
+    from worldmodels.video.rt1_actions import RT1_PARTS
+
+    behaviour = make_policy(
+        "expert" if policy == "expert-replay" else "smooth", drawer_task(info["task"]), generator
+    )
+    world = DrawerWorld()
+    world.reset(info["state"])
+    taken = []
+    for _ in range(steps):
+        action = behaviour.act(world.state()).astype(np.float64)
+        action[RT1_PARTS["terminate_episode"]] = (0, 1, 0)
+        taken.append(action)
+        act_in(world, action)
+    return np.stack(taken)
