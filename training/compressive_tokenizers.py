@@ -35,6 +35,7 @@ class CompressiveTokenizerRecipe:
         segment: Frames from the context to the last frame that may be drawn with it, at most.
         frames: Frames drawn with each context.
         first_context: Share of the cases whose context is the episode's first frame, as in an environment.
+        motion_weight: What pixels that differ from the context weigh more in the L1 loss: a gripper is a few pixels.
     """
 
     tokenizer: CompressiveTokenizerConfig = field(default_factory=CompressiveTokenizerConfig)
@@ -47,6 +48,10 @@ class CompressiveTokenizerRecipe:
     segment: int = 32
     frames: int = 7
     first_context: float = 0.0
+    motion_weight: float = 0.0
+
+
+MOVED = 0.1  # from when on a pixel differs from the context's, of a range of 1
 
 
 def train_compressive_tokenizer(
@@ -70,11 +75,19 @@ def train_compressive_tokenizer(
         )
     model = CompressiveTokenizer(recipe.tokenizer, seed=seed).to(torch.get_default_device())
 
-    def reconstruct(generator: np.random.Generator) -> tuple[Tensor, Tensor]:
+    def reconstruct(generator: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:
         contexts, frames = draw(train, recipe, generator)
         again_context, again, _ = model(contexts, frames)
+        differs = (frames - contexts[:, None]).abs().amax(dim=2, keepdim=True) > MOVED
+        weights = torch.cat(
+            [torch.ones_like(contexts[:, :1]), 1 + recipe.motion_weight * differs.flatten(0, 1)]
+        )
         # Contexts first, so that a limited perceptual loss looks at them: whatever stands still is seen through them.
-        return torch.cat([again_context, again.flatten(0, 1)]), torch.cat([contexts, frames.flatten(0, 1)])
+        return (
+            torch.cat([again_context, again.flatten(0, 1)]),
+            torch.cat([contexts, frames.flatten(0, 1)]),
+            weights,
+        )
 
     train_reconstruction(
         run,

@@ -39,18 +39,18 @@ TOKENIZER = CompressiveTokenizerRecipe(
         patch_size=2,
         max_att_resolution=8,
         context_levels=(7, 5, 5, 5, 5),
-        dynamic_levels=(8, 5, 5, 5),
+        dynamic_levels=(7, 5, 5, 5, 5),
     ),
     losses=ReconstructionConfig(
         fit=FitConfig(
-            steps=3200,
+            steps=8000,
             learning_rate=1.5e-3,
-            decay_from=0.4,
-            evaluate_every=500,
+            decay_from=0.5,
+            evaluate_every=1000,
             checkpoint_every=250,
         ),
         perceptual_weight=0.5,
-        perceptual_frames=12,  # of 24: the contexts, and a few others
+        perceptual_frames=16,  # of 24: the contexts, and half of the others
         adversarial_weight=0.0,  # on two cores the discriminator's time is better spent on more steps
         autocast=True,
     ),
@@ -58,6 +58,7 @@ TOKENIZER = CompressiveTokenizerRecipe(
     segment=41,
     frames=2,
     first_context=0.7,
+    motion_weight=4.0,
 )
 
 ACTION_NAMES = ("gripper", "roll", "pitch", "yaw", "shift x", "shift y", "shift z")

@@ -64,9 +64,9 @@ def train_frame_tokenizer(
     """
     model = FrameTokenizer(recipe.tokenizer, seed=seed)
 
-    def reconstruct(generator: np.random.Generator) -> tuple[Tensor, Tensor]:
+    def reconstruct(generator: np.random.Generator) -> tuple[Tensor, Tensor, None]:
         target = frames(generator, recipe.batch)
-        return model(target)[0], target
+        return model(target)[0], target, None
 
     train_reconstruction(
         run,

@@ -21,8 +21,9 @@ from training.run import Run, Snapshot, flatten_optimiser, restore_optimiser
 from worldmodels.nets.discriminator import PatchDiscriminator, discriminator_loss, generator_loss
 from worldmodels.nets.perceptual import Perceptual
 
-Reconstruct = Callable[[np.random.Generator], tuple[Tensor, Tensor]]
-"""Draws a batch and passes it through the tokenizer: decoded and true frames, both ``(B, 3, H, W)``."""
+Reconstruct = Callable[[np.random.Generator], tuple[Tensor, Tensor, Tensor | None]]
+"""Draws a batch and passes it through the tokenizer: decoded and true frames, both ``(B, 3, H, W)``, and weights
+``(B, 1, H, W)`` of the pixels in the L1 loss, or None for equal ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,10 +121,12 @@ def train_reconstruction(
         model.train()
         device = next(model.parameters()).device
         with torch.autocast(device.type, torch.bfloat16, enabled=config.autocast):
-            decoded, target = reconstruct(np.random.default_rng([seed, step]))
+            decoded, target, weights = reconstruct(np.random.default_rng([seed, step]))
         decoded = decoded.float()
-        l1 = (decoded - target).abs().mean()
-        total = config.l1_weight * l1
+        errors = (decoded - target).abs()
+        l1 = errors.mean()
+        weighted = l1 if weights is None else (errors * (weights / weights.mean())).mean()
+        total = config.l1_weight * weighted
         line: dict[str, Any] = {"l1": float(l1.detach())}
         if config.perceptual_weight > 0 and perceptual is not None:
             some = slice(0, config.perceptual_frames)
