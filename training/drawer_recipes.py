@@ -19,10 +19,10 @@ from training.compressive_tokenizers import (
 from training.fit import FitConfig
 from training.frame_data import FrameData
 from training.jobs import Job, Recipe, fitted, model_card, start_run
+from training.multi_step_recipes import splits
 from training.reconstruction import ReconstructionConfig
 from training.state_readers import StateReaderRecipe, state_reader_errors, train_state_reader
 from worldmodels.checkpoints import save, tokenizer_config
-from worldmodels.episodes import EpisodeStore
 from worldmodels.nets.perceptual import Perceptual
 from worldmodels.video.compressive_tokenizer import CompressiveTokenizerConfig
 
@@ -81,12 +81,6 @@ def states_of(data: FrameData) -> NDArray[np.float64]:
 def actions_of(data: FrameData) -> NDArray[np.float64]:
     """What the inverse-dynamics reader reads, ``(N, T, 7)``: the numbers of an action that move something."""
     return data.actions[:, :, ACTION_COLUMNS].astype(np.float64)
-
-
-def splits(job: Job) -> tuple[EpisodeStore, FrameData, FrameData]:
-    """The job's store, its training and its validation episodes."""
-    store = EpisodeStore(job.data)
-    return store, FrameData.load(store, "train"), FrameData.load(store, "validation")
 
 
 def drawer_reader(job: Job) -> Path:

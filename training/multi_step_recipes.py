@@ -1,0 +1,206 @@
+"""Multi-step world models of frames, from episodes to checkpoints, whatever their size: maximum likelihood and GRPO.
+
+Special: one ``MultiStepSettings`` says everything that the small drawer models and the published RT-1 models
+differ in, so that both are trained by the same lines.
+
+Absent: numbers; they are in ``drawer_world_recipes`` and ``paper_recipes``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from training.frame_data import FrameData
+from training.jobs import Job, fitted, model_card, start_run
+from training.multi_step import (
+    FrameTokens,
+    MultiStepRecipe,
+    multi_step_gates,
+    tokenise_frames,
+    train_multi_step,
+)
+from training.multi_step_rlvr import MultiStepRLVRRecipe, MultiStepTask, train_multi_step_rlvr
+from training.report import weights_sha256
+from training.run import Run
+from worldmodels.checkpoints import (
+    bundled,
+    load,
+    load_compressive_tokenizer,
+    save,
+    tokenizer_config,
+    tokenizer_sha256,
+    world_config,
+)
+from worldmodels.episodes import EpisodeStore
+from worldmodels.folders import find, read_json
+from worldmodels.nets.llama import Llama, LlamaConfig
+from worldmodels.nets.perceptual import Perceptual
+from worldmodels.video.action_bins import ActionBins
+from worldmodels.video.compressive_tokenizer import CompressiveTokenizer
+from worldmodels.video.layouts import MultiStepLayout
+from worldmodels.video.multi_step_world import MultiStepWorldModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultiStepSettings:
+    """A family of models.
+
+    Attributes:
+        title: How cards call it.
+        tokenizer: The tokenizer that a job uses unless it names another.
+        base: The base model that is post-trained unless a job names another.
+        transformer: Sizes; vocabulary and length follow from tokenizer and bins.
+        bins: Of actions; None: 256 between the extremes of the training data, as published for RT-1.
+        protocol: What environments compare with their own.
+        mle: Maximum likelihood of the base model.
+        reader: State reader that travels with the models, or None.
+    """
+
+    title: str
+    tokenizer: str
+    base: str
+    transformer: LlamaConfig
+    bins: ActionBins | None
+    protocol: Mapping[str, Any]
+    mle: MultiStepRecipe
+    reader: str | None = None
+
+
+def splits(job: Job) -> tuple[EpisodeStore, FrameData, FrameData]:
+    """The job's store, its training and its validation episodes."""
+    store = EpisodeStore(job.data)
+    return store, FrameData.load(store, "train"), FrameData.load(store, "validation")
+
+
+def layout_of(tokenizer: CompressiveTokenizer, bins: ActionBins) -> MultiStepLayout:
+    """The published layout at the sizes of tokenizer and bins."""
+    return MultiStepLayout(
+        context_tokens=tokenizer.context_tokens,
+        dynamic_tokens=tokenizer.dynamic_tokens,
+        action_dim=len(bins.low),
+        dynamic_vocab=tokenizer.dynamic_codebook_size,
+        context_vocab=tokenizer.context_codebook_size,
+        action_bins=bins.num_bins,
+    )
+
+
+def extremes(data: FrameData) -> ActionBins:
+    """256 bins between the least and the largest number of each dimension."""
+    flat = data.actions.reshape(-1, data.actions.shape[-1])
+    return ActionBins(low=flat.min(axis=0).tolist(), high=flat.max(axis=0).tolist())
+
+
+def train_base(job: Job, settings: MultiStepSettings) -> Path:
+    """Autoregressive multi-step world model by maximum likelihood."""
+    name = job.tokenizer or settings.tokenizer
+    tokenizer = load_compressive_tokenizer(name)
+    store, train, validation = splits(job)
+    bins = settings.bins or extremes(train)
+    layout = layout_of(tokenizer, bins)
+    recipe = dataclasses.replace(settings.mle, fit=fitted(settings.mle.fit, job.steps))
+    config = dataclasses.replace(
+        settings.transformer, vocab_size=layout.vocab_size, max_position_embeddings=layout.response.stop
+    )
+    identity = {"transformer": config, "mle": recipe, "tokenizer": tokenizer_sha256(tokenizer)}
+    run = start_run(job, identity, store)
+    tokens = _tokens(tokenizer, bins, store, train, validation)
+    llama = Llama(config, seed=job.seed)
+    train_multi_step(run, llama, layout, tokens[0], tokens[1], recipe, seed=job.seed)
+    model = MultiStepWorldModel(tokenizer, llama, layout, bins, protocol=settings.protocol)
+    return _saved(job, run, model, tokens[1], f"{settings.title}, base", name, job.reader or settings.reader)
+
+
+def train_more(job: Job, settings: MultiStepSettings, recipe: MultiStepRecipe) -> Path:
+    """The base model, trained further by maximum likelihood: the control of post-training."""
+    base = job.base or settings.base
+    model = multi_step_world(base, job.tokenizer)
+    store, train, validation = splits(job)
+    recipe = dataclasses.replace(recipe, fit=fitted(recipe.fit, job.steps))
+    run = start_run(job, {"mle": recipe, "base": weights_sha256(model.llama)}, store)
+    tokens = _tokens(model.tokenizer, model.action_bins, store, train, validation)
+    train_multi_step(run, model.llama, model.layout, tokens[0], tokens[1], recipe, seed=job.seed)
+    title = f"{settings.title}, base trained further"
+    return _saved(job, run, model, tokens[1], title, *_companions(base, job))
+
+
+def train_rlvr(job: Job, settings: MultiStepSettings, recipe: MultiStepRLVRRecipe, what: str) -> Path:
+    """GRPO on the decoded frames of a window."""
+    base = job.base or settings.base
+    model = multi_step_world(base, job.tokenizer)
+    store, train, validation = splits(job)
+    if job.steps is not None:
+        recipe = dataclasses.replace(recipe, grpo=dataclasses.replace(recipe.grpo, steps=job.steps))
+    run = start_run(job, {"rlvr": recipe, "base": weights_sha256(model.llama)}, store)
+    tokens = _tokens(model.tokenizer, model.action_bins, store, train, validation)
+    perceptual = Perceptual(recipe.network).to(torch.get_default_device())
+    tasks = [
+        MultiStepTask(model.tokenizer, model.layout, frames, ids, recipe, perceptual)
+        for frames, ids in zip((train, validation), tokens, strict=True)
+    ]
+    train_multi_step_rlvr(run, model.llama, tasks[0], tasks[1], recipe, seed=job.seed)
+    title = f"{settings.title}, {what}"
+    return _saved(job, run, model, tokens[1], title, *_companions(base, job))
+
+
+def multi_step_world(name: str, tokenizer: str | None = None) -> MultiStepWorldModel:
+    """The world model of that name, a released one together with its tokenizer.
+
+    Raises:
+        ValueError: Another kind of model; else as for ``worldmodels.load``.
+    """
+    model = load(name, tokenizer=tokenizer)
+    if not isinstance(model, MultiStepWorldModel):
+        raise ValueError(
+            f"{name!r} is a {type(model).__name__}; this recipe post-trains a MultiStepWorldModel"
+        )
+    return model
+
+
+def _companions(base: str, job: Job) -> tuple[str, str | None]:
+    """What a base model's config calls its tokenizer and its reader; a released one does not say."""
+    config = read_json(find(base))
+    tokenizer, reader = config.get("tokenizer", job.tokenizer), config.get("reader")
+    return str(tokenizer), None if reader is None else str(reader)
+
+
+def _tokens(
+    tokenizer: CompressiveTokenizer, bins: ActionBins, store: EpisodeStore, *parts: FrameData
+) -> list[FrameTokens]:
+    return [tokenise_frames(tokenizer, bins, part, cache=store.folder / "cache") for part in parts]
+
+
+def _saved(
+    job: Job,
+    run: Run,
+    model: MultiStepWorldModel,
+    validation: FrameTokens,
+    title: str,
+    tokenizer: str,
+    reader: str | None,
+) -> Path:
+    facts = multi_step_gates(model.llama.eval(), model.layout, validation, limit=len(validation))
+    # A bundled tokenizer is named; any other travels in the world model's folder.
+    shipped = tokenizer if tokenizer in bundled() else "tokenizer"
+    config = world_config(
+        model,
+        tokenizer=shipped,
+        protocol=model.protocol,
+        reader=reader if reader in bundled() else None,
+    )
+    folder = save(
+        job.folder / "model", model.llama, {**config, "metrics": facts}, card=model_card(title, run, facts)
+    )
+    if shipped == "tokenizer":
+        save(
+            folder / "tokenizer",
+            model.tokenizer,
+            tokenizer_config(model.tokenizer),
+            card="See the world model.\n",
+        )
+    return folder
