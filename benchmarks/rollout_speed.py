@@ -1,0 +1,185 @@
+"""What a frame costs at the released size, with our shortcuts and without, in one run on the same random weights.
+
+.venv/bin/python benchmarks/rollout_speed.py --frames 3
+
+Plain is what the published evaluation does for every frame: a fresh prefill of the whole window by transformers'
+``generate``, then a decoder that computes the context's features again. Ours keeps keys and values from step to
+step and the context's features from frame to frame. Prints one table, with the limits of memory and arithmetic that
+it measures itself, and writes benchmarks/results/rollout-speed.json.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import tyro
+from rich.console import Console
+from transformers import LlamaConfig as HuggingFaceConfig
+from transformers import LlamaForCausalLM
+
+from training.report import Column, Report, Table, manifest
+from worldmodels.api import History
+from worldmodels.nets.llama import Llama, LlamaConfig
+from worldmodels.released import RT1_BINS
+from worldmodels.video.compressive_tokenizer import CompressiveTokenizer, CompressiveTokenizerConfig
+from worldmodels.video.layouts import MultiStepLayout
+from worldmodels.video.multi_step_world import MultiStepWorldModel
+
+LAYOUT = MultiStepLayout()
+# The published transformer: 12 layers, 768 wide (127,101,696 parameters with this vocabulary).
+TRANSFORMER = LlamaConfig(
+    vocab_size=LAYOUT.vocab_size,
+    hidden_size=768,
+    intermediate_size=3072,
+    num_hidden_layers=12,
+    num_attention_heads=12,
+    max_position_embeddings=LAYOUT.response.stop,
+)
+
+
+def seconds(work: Callable[[], Any], repeats: int) -> float:
+    """Best wall time of several runs."""
+    found = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        work()
+        found.append(time.perf_counter() - started)
+    return min(found)
+
+
+def limits(dtype: torch.dtype) -> tuple[float, float]:
+    """Bytes per second of reading memory, and multiply-adds per second of a large matrix product."""
+    big = torch.ones(1 << 26, dtype=torch.float32)
+    read = big.numel() * 4 / seconds(lambda: big.sum(), 5)
+    side = 2048
+    a, b = (torch.randn(side, side).to(dtype) for _ in range(2))
+    return read, side**3 / seconds(lambda: a @ b, 5)
+
+
+def plain_frame(
+    llama: LlamaForCausalLM, tokenizer: CompressiveTokenizer, window: torch.Tensor, context: torch.Tensor
+) -> tuple[float, float]:
+    """Seconds of generating 80 ids from scratch, and of decoding them from scratch."""
+    started = time.perf_counter()
+    with torch.no_grad():
+        ids = llama.generate(
+            window,
+            attention_mask=torch.ones_like(window),
+            max_new_tokens=LAYOUT.dynamic_tokens,
+            min_new_tokens=LAYOUT.dynamic_tokens,
+            do_sample=False,
+            pad_token_id=0,
+        )[:, window.shape[1] :]
+    generated = time.perf_counter() - started
+    started = time.perf_counter()
+    _, features = tokenizer.decode_context(context)
+    tokenizer.decode(features, ids.clamp(max=LAYOUT.dynamic_vocab - 1))
+    return generated, time.perf_counter() - started
+
+
+def our_frames(
+    model: MultiStepWorldModel, frame: np.ndarray, frames: int, environments: int
+) -> tuple[float, float]:
+    """Seconds of generating and of decoding one frame of every environment, after the first one."""
+    state = model.start([History(observations=[frame])] * environments, seeds=range(environments))
+    action = np.zeros((environments, LAYOUT.action_dim), np.float32)
+    generating, decoding = [], []
+    for _ in range(frames + 1):  # the first also prefills the context and computes its features
+        started = time.perf_counter()
+        state, predictions = model.step(state, action, temperature=0.0)
+        generating.append(time.perf_counter() - started)
+        started = time.perf_counter()
+        predictions.observations()
+        decoding.append(time.perf_counter() - started)
+    return float(np.mean(generating[1:])), float(np.mean(decoding[1:]))
+
+
+def main(frames: int = 3, threads: int = 2, environments: int = 4, seed: int = 0) -> None:
+    """Measure and print.
+
+    Args:
+        frames: Frames that a number is the mean of.
+        threads: Threads of every row.
+        environments: Environments of the batched row.
+        seed: Of the random weights.
+    """
+    torch.set_num_threads(threads)
+    llama = Llama(TRANSFORMER, seed=seed).eval()
+    tokenizer = CompressiveTokenizer(CompressiveTokenizerConfig(), seed=seed).eval()
+    theirs = LlamaForCausalLM(HuggingFaceConfig(**TRANSFORMER.to_hf())).eval()
+    theirs.load_state_dict(llama.state_dict())
+    frame = np.random.default_rng(seed).integers(0, 256, (256, 320, 3), dtype=np.uint8)
+    window = torch.randint(
+        0, LAYOUT.dynamic_vocab, (1, LAYOUT.prompt.stop), generator=torch.Generator().manual_seed(seed)
+    )
+    context = window[:, : LAYOUT.context_tokens]
+    rows: dict[str, dict[str, Any]] = {}
+
+    def row(name: str, generating: float, decoding: float, count: int, dtype: torch.dtype) -> None:
+        read, products = limits(dtype)
+        weights = sum(parameter.numel() for parameter in llama.parameters())
+        size = 2 if dtype == torch.bfloat16 else 4
+        # A token reads all weights once, however many environments share it.
+        memory = LAYOUT.dynamic_tokens * weights * size / read
+        rows[name] = {
+            "generate": generating / count,
+            "decode": decoding / count,
+            "total": (generating + decoding) / count,
+            "memory_limit": memory / count,
+            "gemm": products / 1e9,
+            "bandwidth": read / 1e9,
+        }
+
+    measured = [plain_frame(theirs, tokenizer, window, context) for _ in range(frames)]
+    row("plain, float32", *(float(np.mean(x)) for x in zip(*measured, strict=True)), 1, torch.float32)
+    model = MultiStepWorldModel(tokenizer, llama, LAYOUT, RT1_BINS)
+    half = model.in_bfloat16()
+    row("ours, float32", *our_frames(model, frame, frames, 1), 1, torch.float32)
+    row("ours, bfloat16", *our_frames(half, frame, frames, 1), 1, torch.bfloat16)
+    row(
+        f"ours, bfloat16, {environments} environments, each",
+        *our_frames(half, frame, frames, environments),
+        environments,
+        torch.bfloat16,
+    )
+    base = rows["plain, float32"]["total"]
+    for cells in rows.values():
+        cells["ratio"] = base / cells["total"]
+    table = Table(
+        name="rollout-speed",
+        title=f"One frame of 256 x 320 at the released size, {threads} threads",
+        columns=(
+            Column(key="generate", title="ids, s"),
+            Column(key="decode", title="picture, s"),
+            Column(key="total", title="frame, s"),
+            Column(key="ratio", title="times plain", digits=1),
+            Column(key="memory_limit", title="reading the weights alone, s"),
+            Column(key="bandwidth", title="GB/s", digits=0),
+            Column(key="gemm", title="G multiply-adds/s", digits=0),
+        ),
+        rows=rows,
+        notes=(
+            "random weights; mean over frames after the first, which prefills the context",
+            "reading the weights alone: 80 tokens at the measured rate of reading memory, the least that ids can cost",
+        ),
+    )
+    protocol = {
+        "task": "rollout speed",
+        "frames": frames,
+        "threads": threads,
+        "seed": seed,
+        "transformer": TRANSFORMER,
+    }
+    report = Report(
+        name="rollout-speed", tables=(table,), manifest=manifest(protocol=protocol, weights={}, data={})
+    )
+    report.show(Console(width=160))
+    report.write()
+
+
+if __name__ == "__main__":
+    tyro.cli(main)
