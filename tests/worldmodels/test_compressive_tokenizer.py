@@ -213,6 +213,7 @@ def test_a_training_step_at_the_size_of_drawer_frames():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_real_frames_pass_through_the_full_size(conformance):
     clip = np.load(conformance("video/rt1_clip.npz"), allow_pickle=False)["image"]
     pixels = torch.from_numpy(clip).movedim(-1, 1).float() / 255

@@ -108,6 +108,7 @@ def test_the_published_full_size_fits_together(tmp_path, single):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_real_frames_in_the_full_size_multi_step_world(conformance):
     """The published sizes with random weights: real frames in, seven frames out."""
     known = json.loads(conformance("video/transformer/keys_full.json").read_text())["ctx_llama_small"]
