@@ -27,7 +27,10 @@ from worldmodels.nets.perceptual import Perceptual
 from worldmodels.video.compressive_tokenizer import CompressiveTokenizerConfig
 
 READER = StateReaderRecipe(
-    fit=FitConfig(steps=5000, learning_rate=2e-3, decay_from=0.4, evaluate_every=1000), batch=32
+    fit=FitConfig(steps=5000, learning_rate=2e-3, decay_from=0.4, evaluate_every=1000),
+    batch=32,
+    blur_px=1.2,
+    noise=0.04,
 )
 TOKENIZER = CompressiveTokenizerRecipe(
     tokenizer=CompressiveTokenizerConfig(

@@ -27,12 +27,22 @@ from worldmodels.video.state_reader import StateReader, StateReaderConfig
 
 @dataclass(frozen=True, kw_only=True)
 class StateReaderRecipe:
-    """One training run of a reader."""
+    """One training run of a reader.
+
+    Attributes:
+        fit: Optimisation.
+        batch: Cases per step.
+        blur_px: Frames are blurred by Gaussians of up to this deviation, and
+        noise: roughened by noise of up to this deviation (of a range of 1), both drawn per case: an instrument for
+            dreams must not read blur as motion.
+    """
 
     fit: FitConfig = field(
         default_factory=lambda: FitConfig(steps=4000, learning_rate=2e-3, evaluate_every=1000)
     )
     batch: int = 48
+    blur_px: float = 0.0
+    noise: float = 0.0
 
 
 Labels = Callable[[FrameData], NDArray[np.float64]]
@@ -66,7 +76,7 @@ def train_state_reader(
     def loss(step: int, generator: np.random.Generator) -> tuple[Tensor, dict[str, float | Tensor]]:
         episodes = generator.integers(0, len(train), recipe.batch)
         times = generator.integers(0, known.shape[1], recipe.batch)
-        images = _cases(train, episodes, times, frames)
+        images = worsened(_cases(train, episodes, times, frames), recipe, generator)
         with torch.autocast(images.device.type, torch.bfloat16):
             raw = reader.standardised(images)
         truth = ((tensor_of(known[episodes, times]) - centre) / scale).float()
@@ -77,6 +87,26 @@ def train_state_reader(
 
     fit(run, reader, loss, recipe.fit, seed=seed, evaluate=evaluate)
     return reader
+
+
+def worsened(images: Tensor, recipe: StateReaderRecipe, generator: np.random.Generator) -> Tensor:
+    """Frames ``(B, ..., 3, H, W)`` as a bad decoder would show them; the frames of one case are worsened alike."""
+    if recipe.blur_px > 0:
+        radius = max(1, int(np.ceil(2 * recipe.blur_px)))
+        sigma = tensor_of(generator.uniform(0.05, recipe.blur_px, len(images))).float()
+        place = torch.arange(-radius, radius + 1, dtype=torch.float32)
+        kernel = torch.exp(-0.5 * (place / sigma[:, None]) ** 2)
+        kernel = kernel / kernel.sum(1, keepdim=True)
+        planes = images.flatten(1, -3).transpose(0, 1)  # every case is a group with a kernel of its own
+        planes = F.pad(planes, (radius,) * 4, mode="replicate")
+        for shape in ((len(images), 1, -1, 1), (len(images), 1, 1, -1)):
+            planes = F.conv2d(planes, kernel.view(shape), groups=len(images))
+        images = planes.transpose(0, 1).unflatten(1, images.shape[1:-2]).contiguous()
+    if recipe.noise > 0:
+        strength = generator.uniform(0, recipe.noise, (len(images), *[1] * (images.ndim - 1)))
+        rough = generator.standard_normal(images.shape, dtype=np.float32) * strength.astype(np.float32)
+        images = (images + tensor_of(rough)).clamp(0, 1)
+    return images
 
 
 def _cases(data: FrameData, episodes: NDArray[np.int64], times: NDArray[np.int64], frames: int) -> Tensor:

@@ -12,6 +12,7 @@ from training.state_readers import (
     StateReaderRecipe,
     state_reader_errors,
     train_state_reader,
+    worsened,
 )
 from worldmodels.checkpoints import load_state_reader, save
 from worldmodels.video.state_reader import StateReader, StateReaderConfig
@@ -52,3 +53,20 @@ def test_refuses_frames_that_do_not_fit():
     reader = StateReader(StateReaderConfig(names=("a",), centre=(0.0,), scale=(1.0,), side=32))
     with pytest.raises(ValueError, match="48x32 px"):
         reader(torch.zeros(1, 3, 48, 32))
+
+
+def test_worsened_frames_keep_their_light_and_lose_their_edges():
+    edge = torch.zeros(4, 2, 3, 16, 16)
+    edge[..., 8:] = 1.0
+    recipe = dataclasses.replace(RECIPE, blur_px=1.5)
+    blurred = worsened(edge, recipe, np.random.default_rng(0))
+    assert blurred.shape == edge.shape
+    torch.testing.assert_close(blurred.mean((1, 2, 3, 4)), edge.mean((1, 2, 3, 4)), atol=1e-5, rtol=0)
+    torch.testing.assert_close(blurred[:, 0], blurred[:, 1])  # both frames of a case alike
+    steepest = blurred.diff(dim=-1).amax((1, 2, 3, 4))
+    assert steepest.min() < 0.6
+    assert len(set(steepest.tolist())) >= 3  # each case has a blur of its own, some next to none
+    rough = worsened(edge, dataclasses.replace(RECIPE, noise=0.1), np.random.default_rng(0))
+    assert 0 < (rough - edge).abs().mean() < 0.1
+    assert 0 <= rough.min() <= rough.max() <= 1
+    assert torch.equal(worsened(edge, RECIPE, np.random.default_rng(0)), edge)
