@@ -182,8 +182,13 @@ def _loaded(world_model: WorldModel | str | Path, tokenizer: str | Path | None) 
 
 def _task(model: WorldModel, episodes: str | Path | None, task: str | None, reward: str) -> DrawerDreamTask:
     protocol = getattr(model, "protocol", {})
-    height, width = protocol.get("image_size", (RT1_HEIGHT_PX, RT1_WIDTH_PX))
-    size = (int(height), int(width))
+    found = protocol.get("image_size", (RT1_HEIGHT_PX, RT1_WIDTH_PX))
+    if not isinstance(found, list | tuple) or len(found) != 2:
+        raise ValueError(
+            f"the world model was trained for image_size = {found!r} of {protocol.get('environment', 'another world')};"
+            " a drawer dream needs a model of RT-1's frames, whose image_size is height and width in px"
+        )
+    size = (int(found[0]), int(found[1]))
     return DrawerDreamTask(
         starts=bundled_first_frames(size) if episodes is None else recorded_first_frames(episodes, size),
         image_size=size,
@@ -212,18 +217,18 @@ def bundled_first_frames(image_size: tuple[int, int]) -> list[FirstFrame]:
 
 
 def recorded_first_frames(folder: str | Path, image_size: tuple[int, int]) -> list[FirstFrame]:
-    """The first frames of at most 1,000 recorded episodes, in any format that ``open_episodes`` knows."""
-    from worldmodels.outside import open_episodes
+    """The first frames of at most 1,000 recorded episodes, in any format that ``worldmodels.outside`` knows.
 
+    Frames of another size are stretched to ``image_size``.
+    """
+    from worldmodels.outside import first_frames
+
+    frames, instructions = first_frames(folder, image_size=image_size, limit=MAX_RECORDED_STARTS)
     found = []
-    for episode in open_episodes(folder, image_size=image_size, limit=MAX_RECORDED_STARTS, max_steps=0):
-        text = episode.info.get("instruction", "")
-        instruction = str(np.ravel(np.asarray(text))[0]) if np.size(text) else ""
+    for frame, instruction in zip(frames, instructions, strict=True):
         key = instruction.strip().lower().replace(" ", "_")
         goal = _goal(TASKS[key]) if key in TASKS else DrawerGoal(task=None, instruction=instruction)
-        found.append(FirstFrame(frame=np.asarray(episode.observations[0]), goal=goal))
-    if not found:
-        raise ValueError(f"{folder} holds no episode; give a folder of recorded episodes")
+        found.append(FirstFrame(frame=frame, goal=goal))
     return found
 
 

@@ -322,13 +322,14 @@ def _ready(world_model: WorldModel | str | Path, task: Task, temperature: float)
     if world_model.action_shape != expected:
         raise ValueError(
             f"the world model takes actions of shape {world_model.action_shape}, the task gives {expected};"
-            " choose the frame_skip that the model was trained with"
+            " choose a model of this environment, or the frame_skip that the model was trained with"
         )
     trained_for = getattr(world_model, "protocol", {})
     for key, value in task.protocol.items():
-        if trained_for.get(key, value) != value:
+        found = trained_for.get(key, value)
+        if (list(found) if isinstance(found, tuple) else found) != value:  # JSON knows no tuples
             raise ValueError(
-                f"the world model was trained for {key} = {trained_for[key]!r}, but this environment has {value!r};"
+                f"the world model was trained for {key} = {found!r}, but this environment has {value!r};"
                 " choose a checkpoint of the same protocol"
             )
     return world_model

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 from tqdm import tqdm
@@ -52,7 +53,6 @@ class DrawerTableConfig:
         long_seed: Of them.
         horizons: Frames after which the long table looks; the last is the length.
         sampling_seeds: A row at temperature 1 is the mean over these.
-        reward: Which metrics count as rewarded.
         bootstrap_seed: Of the intervals.
     """
 
@@ -63,7 +63,6 @@ class DrawerTableConfig:
     long_seed: int = 0
     horizons: tuple[int, ...] = (1, 7, 28, 112)
     sampling_seeds: tuple[int, ...] = (0, 1, 2)
-    reward: FrameRewardConfig = field(default_factory=FrameRewardConfig)
     bootstrap_seed: int = 0
 
 
@@ -116,6 +115,7 @@ def evaluate_drawer(
     *,
     reject: Sequence[str] = (),
     compare: Sequence[tuple[str, str]] = (),
+    rewards: Mapping[str, FrameRewardConfig] = MappingProxyType({}),
     folder: str | Path | None = None,
     progress: bool = True,
 ) -> Report:
@@ -128,6 +128,7 @@ def evaluate_drawer(
         config: The protocol.
         reject: Models that get another row with repetition rejection.
         compare: Pairs of models whose difference is tested, the hoped-for better one first.
+        rewards: What models were rewarded for; the published reward where they are not named.
         folder: Run folder for finished blocks; None keeps nothing.
         progress: Whether to show progress bars.
     """
@@ -189,7 +190,7 @@ def evaluate_drawer(
         *(long_table(long, aside, whole, horizon, places, seed=seed) for horizon in config.horizons),
     ]
     if compare:
-        tables.append(difference_table(short, windows, compare, config.reward, seed=seed))
+        tables.append(difference_table(short, windows, compare, rewards, seed=seed))
     (split,) = {split_of(name) for name in data.ids}
     protocol = {
         "task": "drawer: prediction of recorded windows, and of simulated episodes under the same actions",
@@ -241,5 +242,6 @@ def _six_digits(values: Floats) -> list[list[float]]:
 
 
 def _mean(rows: Sequence[Measured], seeds: tuple[int, ...]) -> Measured:
+    """The mean of several sampling runs, case by case; seconds and tokens are those of all."""
     metrics = {key: np.mean([row.metrics[key] for row in rows], axis=0) for key in rows[0].metrics}
     return Measured(metrics, sum(row.seconds for row in rows), sum(row.tokens for row in rows), seeds)

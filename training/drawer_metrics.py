@@ -21,6 +21,7 @@ from training.data import to_float
 from training.frame_rollouts import FrameAnswers, FrameCases
 from training.rewards.frames import FrameRewardConfig, frame_scores
 from worldmodels.nets.perceptual import Perceptual
+from worldmodels.video.rt1_actions import RT1_PARTS
 from worldmodels.video.state_reader import StateReader
 
 Floats = NDArray[np.float64]
@@ -29,7 +30,6 @@ Floats = NDArray[np.float64]
 _PICTURE = FrameRewardConfig(mae=1.0, mse=1.0, psnr=1.0, ssim=1.0, lpips=1.0)
 _AT_ONCE = 256
 MOVED_M = 0.02  # from when on a drawer counts as moved since the present frame
-SHIFT_COLUMNS = slice(10, 13)  # RT-1's world_vector
 
 
 def moved(cases: FrameCases) -> NDArray[np.bool_]:
@@ -93,6 +93,6 @@ class DrawerInstruments:
         found = [self.inverse(to_float(flat[i : i + _AT_ONCE])) for i in range(0, len(flat), _AT_ONCE)]
         columns = [i for i, name in enumerate(self.inverse.config.names) if name.startswith("shift")]
         shift = torch.cat(found)[:, columns].double().numpy().reshape(*frames.shape[:2], 3)
-        wanted = cases.actions[:, :, SHIFT_COLUMNS]
+        wanted = cases.actions[:, :, RT1_PARTS["world_vector"]]
         distance: Floats = 100 * np.linalg.norm(shift - wanted, axis=-1)
         return distance

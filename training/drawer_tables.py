@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +18,7 @@ from training.drawer_metrics import Floats, moved
 from training.frame_rollouts import FrameCases
 from training.report import Cell, Column, Table
 from training.rewards.frames import FrameRewardConfig
-from training.statistics import Estimate, bootstrap_mean, paired_bootstrap
+from training.statistics import Estimate, bootstrap_mean, paired_bootstrap, ratio_of_means
 
 _HIGHER_IS_BETTER = ("psnr", "ssim")
 
@@ -105,7 +104,7 @@ def window_table(rows: Mapping[str, Measured], cases: FrameCases, steps: int, *,
             "pictures and following: mean over the frames; gripper, drawers: of the last frame, read by a reader of"
             " true frames that is part of no reward; repetition: the last two frames are equal",
             "following: the displacement that an inverse-dynamics reader finds between frames, off the commanded one",
-            "seconds and tokens are those of the whole window",
+            "seconds and tokens are those of all windows, whole, and of all sampling seeds together",
         ),
     )
 
@@ -143,7 +142,7 @@ def long_table(
         distance = apart(name)
         cells[name] |= {
             "apart_cm": bootstrap_mean(distance, units=cases.units, seed=seed),
-            "sensitivity": float(distance.mean() / real.mean()) if real.mean() > 0 else None,
+            "sensitivity": ratio_of_means(distance, real, seed=seed),
             "n": len(cases),
             "seconds": row.seconds,
             "tokens": row.tokens,
@@ -168,7 +167,7 @@ def long_table(
             "LPIPS and following: mean over the frames so far; all else of the last frame",
             "apart: distance of the gripper under the episode's actions from the gripper under another episode's, both"
             " read from frames; of the truth's: as a share of what the simulator does (1 is right)",
-            "seconds and tokens are those of the whole episodes",
+            "world models draw once, at temperature 1 with seed 0; seconds and tokens are those of all episodes, whole",
         ),
     )
 
@@ -177,13 +176,17 @@ def difference_table(
     rows: Mapping[str, Measured],
     cases: FrameCases,
     pairs: Sequence[tuple[str, str]],
-    reward: FrameRewardConfig,
+    rewards: Mapping[str, FrameRewardConfig],
     *,
     seed: int,
 ) -> Table:
-    """First minus second on the same windows; the endpoint is LPIPS of sampled frames over the whole window."""
+    """First minus second on the same windows; the endpoint is LPIPS of sampled frames over the whole window.
+
+    ``rewards``: what the first of a pair was rewarded for; the published reward where it is not named.
+    """
     cells: dict[str, dict[str, Cell]] = {}
     for first, second in pairs:
+        reward = rewards.get(first, FrameRewardConfig())
         for steps in (1, cases.future.shape[1]):
             for mode in ("sampled", "greedy"):
                 mine, other = rows[f"{first}, {mode}"], rows[f"{second}, {mode}"]
@@ -193,7 +196,7 @@ def difference_table(
                         continue
                     difference = paired_bootstrap(a[0], b[0], units=a[1], seed=seed)
                     better = (difference.value > 0) == (column.key in _HIGHER_IS_BETTER)
-                    weight: Any = getattr(reward, column.key, 0)
+                    weight: float = getattr(reward, column.key, 0.0)
                     name = f"{first} - {second}, {steps} frame{'s' * (steps > 1)}, {mode}: {column.key}"
                     cells[name] = {
                         "difference": difference,
@@ -202,7 +205,7 @@ def difference_table(
                         else "better"
                         if better
                         else "worse",
-                        "rewarded": "yes" if isinstance(weight, float) and weight > 0 else "no",
+                        "rewarded": "yes" if weight > 0 else "no",
                     }
     return Table(
         name="differences",

@@ -1,7 +1,8 @@
 """Who answers in the tables of frame world models: trivial rows, dreams, and dreams that refuse to repeat.
 
 Special: an answer is what an environment would show, 8-bit frames, whatever the model. Repetition rejection
-draws a frame anew, with a derived seed, as long as it equals the frame before; its extra tokens are counted.
+draws a frame anew, with a derived seed, as long as it equals the predicted one before it, at most 8 times in all;
+its extra tokens are counted.
 
 Absent: metrics and tables.
 """

@@ -21,7 +21,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
-from worldmodels.video.compressive_tokenizer import CompressiveTokenizer
 
 from training.data import tensor_of, to_float
 from training.fit import FitConfig, fit
@@ -29,6 +28,7 @@ from training.frame_data import FrameData
 from training.run import Run
 from worldmodels.nets.llama import Llama
 from worldmodels.video.action_bins import ActionBins
+from worldmodels.video.compressive_tokenizer import CompressiveTokenizer
 from worldmodels.video.layouts import IGNORED, MultiStepLayout
 
 

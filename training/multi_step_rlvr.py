@@ -19,7 +19,6 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor
-from worldmodels.video.compressive_tokenizer import CompressiveTokenizer
 
 from training.data import to_float
 from training.frame_data import FrameData
@@ -30,6 +29,7 @@ from training.run import Run
 from worldmodels.generate import Forced, Sampled, generate
 from worldmodels.nets.llama import Llama
 from worldmodels.nets.perceptual import Perceptual
+from worldmodels.video.compressive_tokenizer import CompressiveTokenizer
 from worldmodels.video.layouts import MultiStepLayout
 
 

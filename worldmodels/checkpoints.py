@@ -114,6 +114,10 @@ def load_tokenizer(name: str | Path) -> Tokenizer:
     content = read_json(folder)
     if is_released_tokenizer(content):
         return load_released_tokenizer(folder, content)
+    if is_released_transformer(content):
+        raise ValueError(
+            f"{folder} holds a transformer ({content['model_type']}), which is not a tokenizer; give its tokenizer"
+        )
     config = read_config(folder)
     if config["kind"] not in _TOKENIZERS:
         raise ValueError(f"{folder} holds a {config['kind']!r}, expected one of {', '.join(_TOKENIZERS)}")

@@ -47,15 +47,18 @@ def read_rlds(path: str | Path) -> Iterator[Recording]:
         FileNotFoundError: No such file or folder, or no TFRecord file in it; names it.
         ValueError: A file is damaged; names it.
     """
-    files = sorted(tfrecord_files(Path(path)))
+    root = Path(path)
+    files = sorted(tfrecord_files(root))
     if not files:
         raise FileNotFoundError(
-            f"no TFRecord file in {path}; give the folder that holds files like"
+            f"no TFRecord file in {root}; give the folder that holds files like"
             " fractal20220817_data-train.tfrecord-00000-of-01024"
         )
     for file in files:
+        # Files of two versions or splits may have one name.
+        name = file.name if root.is_file() else "-".join(file.relative_to(root).parts)
         for number, (start, length) in enumerate(records(file)):
-            episode_id = f"{file.name}-{number:05d}"
+            episode_id = f"{name}-{number:05d}"
             yield Recording(episode_id, partial(_load, file, start, length, episode_id))
 
 

@@ -32,7 +32,8 @@ from worldmodels.video.rt1_actions import RT1_PARTS, is_terminal
 
 Frame = NDArray[np.uint8]
 RESET_OPTIONS = ("task", "state", "snapshot")
-CLOSING, TURN_DELTA, SHIFT = 3, RT1_PARTS["rotation_delta"], RT1_PARTS["world_vector"]
+CLOSING = RT1_PARTS["gripper_closedness_action"].start
+TURN_DELTA, SHIFT = RT1_PARTS["rotation_delta"], RT1_PARTS["world_vector"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -118,10 +119,29 @@ def test_begins_with_recorded_episodes(tmp_path: Path) -> None:
         frame, info = env.reset(seed=seed)
         assert (firsts == frame).all(axis=(1, 2, 3)).sum() == 1
         assert (info["task"], info["success"]) == ("", False)
+    model.protocol = {**model.protocol, "image_size": (32, 48)}  # a tuple is as good as a list
+    assert rt1_drawer(world_model=model, episodes=tmp_path).observation_space.shape == (32, 48, 3)
     with pytest.raises(ValueError, match="32x48 px.*episodes="):
         rt1_drawer(world_model=model)
     with pytest.raises(ValueError, match="no first frame belongs to 'open_top_drawer'"):
         env.reset(options={"task": "open_top_drawer"})
+
+
+def test_released_files_dream_from_real_frames(conformance: Callable[[str], Path]) -> None:
+    clip = conformance("video/rt1_clip.npz")
+    env = rt1_drawer(
+        world_model=conformance("video/transformer"),
+        tokenizer=conformance("video/compressive_tokenizer"),
+        episodes=clip,
+    )
+    frame, info = env.reset(seed=0)
+    with np.load(clip) as arrays:
+        np.testing.assert_array_equal(frame, arrays["image"][0])
+    assert (info["instruction"], env.instruction, info["task"]) == ("", "", "")
+    frame, reward, terminated, _, info = env.step(STILL)
+    assert env.observation_space.contains(frame)
+    assert (reward, terminated, info["prediction_error"]) == (0.0, False, "")
+    assert np.isnan(info["state"]).all()
 
 
 def test_begins_with_what_the_options_show() -> None:
@@ -152,10 +172,14 @@ def test_clear_errors() -> None:
         dream(reward="shaped")
     with pytest.raises(ValueError, match="unknown task"):
         dream(task="open_door")
+    other = RollingWorldModel()
+    other.protocol = {"environment": "PushT", "image_size": 64}
+    with pytest.raises(ValueError, match="image_size = 64 of PushT.*height and width"):
+        rt1_drawer(world_model=other)
     with pytest.raises(ValueError, match="an object that has its own"):
         dream(tokenizer="somewhere")
     with pytest.raises(gym.error.ResetNeeded):
-        env.step(STILL) if env._current is None else dream().step(STILL)
+        env.step(STILL)
     env.reset(seed=0)
     with pytest.raises(ValueError, match="finite"):
         env.step(np.full(13, np.nan))

@@ -31,7 +31,7 @@ def test_import_is_light() -> None:
     code = (
         "import sys, rlvr_envs, gymnasium\n"
         "assert 'RLVRWorld/PushT-v0' in gymnasium.registry\n"
-        "heavy = {'torch', 'pymunk', 'pygame', 'cv2', 'transformers'} & set(sys.modules)\n"
+        "heavy = {'torch', 'pymunk', 'mujoco', 'pygame', 'cv2', 'transformers'} & set(sys.modules)\n"
         "sys.exit(f'imported {heavy}' if heavy else 0)\n"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -169,6 +169,18 @@ def test_play_the_simulator(capsys, tmp_path, policy):
         assert panels > 200
 
 
+@pytest.mark.gl
+@pytest.mark.parametrize("policy", ["zero", "random", "expert-replay"])
+def test_play_drawers(capsys, tmp_path, policy):
+    gif = tmp_path / "a.gif"
+    status, out, _ = run(capsys, "play", "RLVRWorld/RT1-Drawer-Sim-v0", "--policy", policy, "--gif", gif)
+    assert status == 0
+    assert re.search(r"│ +112 │", out)  # no behaviour ends the episode
+    if policy != "random":  # which may do the task by chance
+        assert bool(re.search(r"│ step \d+ +│", out)) == (policy == "expert-replay")
+    assert Image.open(gif).n_frames > 10
+
+
 def test_play_shows_the_dream_beside_the_truth(capsys, tmp_path, checkpoint):
     widths = {}
     for env_id, more in (("RLVRWorld/PushT-Sim-v0", ()), ("RLVRWorld/PushT-v0", ("--model", checkpoint))):

@@ -201,6 +201,9 @@ def test_bad_input(capsys, tmp_path):
     assert "frames of (16, 48) px, those before it (32, 48); give --image-size" in refused(
         capsys, source, "--folder", tmp_path / "mixed"
     )
+    # The same holds for what an earlier call has copied.
+    assert run(capsys, source, "--folder", tmp_path / "later", "--limit", 2)[0] == 0
+    assert "frames of (16, 48) px" in refused(capsys, source, "--folder", tmp_path / "later")
 
 
 @pytest.mark.parametrize("version", ["v2.1", "v3.0"])

@@ -13,9 +13,11 @@ from training.collect_drawer import DrawerCollectConfig, collect_drawer
 from training.drawer_evaluate import DrawerTableConfig, choose_windows, evaluate_drawer, long_cases
 from training.drawer_metrics import DrawerInstruments, moved
 from training.drawer_recipes import ACTION_NAMES
+from training.drawer_tables import Measured, difference_table
 from training.drawer_truth import live, true_rollouts, with_shuffled_actions
 from training.frame_data import FrameData
-from training.frame_rollouts import copy_last_frame, dream, recorded_frames
+from training.frame_rollouts import MAX_TRIES, copy_last_frame, dream, recorded_frames
+from training.rewards.frames import FrameRewardConfig
 from worldmodels.episodes import EpisodeStore
 from worldmodels.nets.llama import Llama, LlamaConfig
 from worldmodels.nets.perceptual import Perceptual
@@ -111,23 +113,53 @@ def test_trivial_rows_are_measured_as_they_are(data, instruments):
     np.testing.assert_allclose([still[name][0, 0] for name in names], alone, atol=1e-4)
 
 
-def test_rejection_never_repeats_and_counts_its_tokens(data, model):
+def test_rejection_draws_repeated_frames_anew_and_counts_its_tokens(data, model):
     cases = choose_windows(data, CONFIG)
-    # Six ids and a temperature near 0: the model repeats itself at once.
-    plain = dream(model, seed=0, temperature=0.0)(cases, range(4))
-    assert plain.tokens == 4 * 3 * 20
-    stubborn = dream(model, seed=0, temperature=0.02)(cases, range(4))
-    rejecting = dream(model, seed=0, temperature=0.02, reject_repeats=True)(cases, range(4))
 
     def repeats(frames: np.ndarray) -> int:
         return int((frames[:, 1:] == frames[:, :-1]).all(axis=(2, 3, 4)).sum())
 
-    if repeats(stubborn.frames):
-        assert rejecting.tokens > stubborn.tokens
-        assert repeats(rejecting.frames) <= repeats(stubborn.frames)
-    else:
-        assert rejecting.tokens == stubborn.tokens
-    # Cases are what they are alone: their numbers decide their draws.
+    # The likeliest ids repeat themselves however often they are asked for: every repeat costs all further tries.
+    plain = dream(model, seed=0, temperature=0.0)(cases, range(4))
+    stubborn = dream(model, seed=0, temperature=0.0, reject_repeats=True)(cases, range(4))
+    assert plain.tokens == 4 * 3 * 20
+    assert repeats(plain.frames) > 0
+    assert stubborn.tokens == plain.tokens + repeats(plain.frames) * (MAX_TRIES - 1) * 20
+    np.testing.assert_array_equal(stubborn.frames, plain.frames)
+    # Random ones practically never do: nothing is drawn twice.
+    random = dream(model, seed=0, temperature=1.0)(cases, range(4))
+    rejecting = dream(model, seed=0, temperature=1.0, reject_repeats=True)(cases, range(4))
+    assert repeats(random.frames) == 0
+    assert rejecting.tokens == random.tokens
+    np.testing.assert_array_equal(rejecting.frames, random.frames)
+
+
+def test_rejection_keeps_what_did_not_repeat(data, model, monkeypatch):
+    cases = choose_windows(data, CONFIG)
+    plain = dream(model, seed=0, temperature=1.0)(cases, range(4))
+    step, calls = model.step, []
+
+    def repeating(state, actions, *, temperature):
+        """At the second frame case 1 claims to repeat the first one, once."""
+        later, predictions = step(state, actions, temperature=temperature)
+        calls.append((len(actions), predictions.tokens.clone()))
+        if len(calls) == 2:
+            predictions.observations()  # decoded as drawn
+            predictions.tokens[1] = calls[0][1][1]
+        return later, predictions
+
+    monkeypatch.setattr(model, "step", repeating)
+    rejecting = dream(model, seed=0, temperature=1.0, reject_repeats=True)(cases, range(4))
+    assert [rows for rows, _ in calls] == [4, 4, 1, 4]
+    assert rejecting.tokens == plain.tokens + 20
+    others = [0, 2, 3]
+    assert np.abs(rejecting.frames[others].astype(int) - plain.frames[others]).max() <= 1
+    assert not torch.equal(calls[2][1][0], calls[1][1][1])  # another draw of the same frame
+
+
+def test_cases_are_what_they_are_alone(data, model):
+    cases = choose_windows(data, CONFIG)
+    """Their numbers decide their draws."""
     first = dream(model, seed=0, temperature=1.0)(cases, range(4))
     alone = dream(model, seed=0, temperature=1.0)(cases.take([2]), [2])
     assert np.abs(first.frames[2].astype(int) - alone.frames[0]).max() <= 1
@@ -158,9 +190,9 @@ def test_the_report_has_every_row_and_is_computed_once(data, model, instruments,
     assert rows["tiny, sampled"]["tokens"] == 2 * 4 * 3 * 20
     assert rows["copy last frame"]["repetition"].value == 1
     long = report.table("long-4").rows
-    assert long["recorded frames"]["sensitivity"] == 1
+    assert long["recorded frames"]["sensitivity"].low == long["recorded frames"]["sensitivity"].high == 1
     assert long["recorded frames"]["lpips"].value == 0
-    assert long["copy last frame"]["sensitivity"] == 0
+    assert long["copy last frame"]["sensitivity"].value == 0
     verdicts = {cells["verdict"] for cells in report.table("differences").rows.values()}
     assert verdicts == {"not distinguishable"}  # both are the same model
     stamps = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
@@ -169,6 +201,36 @@ def test_the_report_has_every_row_and_is_computed_once(data, model, instruments,
     assert again.table("window-3").to_json() == report.table("window-3").to_json()
     with pytest.raises(ValueError, match="100000 windows of 3 frames"):
         choose_windows(data, DrawerTableConfig(windows=100_000, window_frames=3))
+
+
+def test_differences_say_which_is_better_and_what_was_rewarded(data):
+    cases = choose_windows(data, CONFIG)
+
+    def measured(level: float) -> Measured:
+        names = (
+            *("lpips", "mae", "mse", "psnr", "ssim"),
+            *("gripper_cm", "drawer_mm", "following_cm", "repetition"),
+        )
+        return Measured({name: np.full((4, 3), level) for name in names}, 1.0, 1)
+
+    rows = {
+        f"{name}, {mode}": measured(level)
+        for name, level in (("low", 1.0), ("high", 2.0))
+        for mode in ("sampled", "greedy")
+    }
+    rewards = {"low": FrameRewardConfig(repetition=1)}
+    table = difference_table(rows, cases, [("low", "high"), ("high", "low")], rewards, seed=0).rows
+    for first, second, lpips, psnr in (
+        ("low", "high", "better", "worse"),
+        ("high", "low", "worse", "better"),
+    ):
+        name = f"{first} - {second}, 3 frames, sampled"
+        assert table[f"{name}: lpips"]["verdict"] == lpips
+        assert table[f"{name}: psnr"]["verdict"] == psnr
+        assert table[f"{name}: gripper_cm"]["rewarded"] == "no"
+        assert table[f"{name}: lpips"]["rewarded"] == "yes"
+        assert table[f"{name}: repetition"]["rewarded"] == ("yes" if first == "low" else "no")
+    assert "low - high, 1 frame, sampled: repetition" not in table
 
 
 def test_moved_cases_are_those_in_which_a_drawer_moved():

@@ -318,7 +318,7 @@ def test_weights_that_are_not_finite_give_an_error_in_the_prediction():
     ("actions", "message"),
     [
         (np.zeros((4, 3)), r"shape \(4, 3\), expected \(4, 13\)"),
-        (np.full((4, 13), np.nan), "finite"),
+        (np.full((4, 13), np.nan), r"must be finite, got nan at index \(0, 0\)"),
         (np.zeros((5, 13)), "expected"),
     ],
 )
@@ -349,6 +349,15 @@ def test_bad_frames_and_states(model):
         start(model)[2].fork(0)
 
 
+@pytest.mark.parametrize(("context_ids", "seeds"), [(12, 2), (20, 2), (16, 3)])
+def test_ids_and_seeds_that_do_not_fit(model, context_ids, seeds):
+    contexts, frames = torch.zeros(2, context_ids).long(), torch.zeros(2, 4).long()
+    with pytest.raises(
+        ValueError, match=rf"contexts \(2, {context_ids}\).* {seeds} seeds; expected \(B, 16\)"
+    ):
+        model.start_tokens(contexts, frames, torch.arange(seeds))
+
+
 def test_parts_that_do_not_fit():
     tokenizer = compressive_tokenizer()
     with pytest.raises(ValueError, match="vocab_size 50, but .* have 51"):
@@ -357,6 +366,9 @@ def test_parts_that_do_not_fit():
         MultiStepWorldModel(tokenizer, tiny_llama(MULTI.vocab_size), MultiStepLayout(), BINS)
     with pytest.raises(ValueError, match="repetition_penalty is 0"):
         multi_step_world(repetition_penalty=0)
+    pairs = StateReaderConfig(names=("a",), centre=(0.0,), scale=(1.0,), frames=2, side=64)
+    with pytest.raises(ValueError, match="takes 2 frame.*single frames"):
+        multi_step_world(reader=StateReader(pairs))
     long = replace(MULTI, num_frames=20)
     with pytest.raises(ValueError, match="20 frames has 356 positions; the transformer has 256"):
         MultiStepWorldModel(tokenizer, tiny_llama(MULTI.vocab_size), long, BINS)

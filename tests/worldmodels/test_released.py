@@ -147,6 +147,8 @@ def test_a_tokenizer_that_does_not_fit(conformance, tmp_path):
         worldmodels.load(conformance("video/transformer"), tokenizer="pusht-tokenizer")
     with pytest.raises(ValueError, match="give this as tokenizer="):
         worldmodels.load(conformance("video/frame_tokenizer"))
+    with pytest.raises(ValueError, match=r"holds a transformer \(llama\), which is not a tokenizer"):
+        load_tokenizer(conformance("video/transformer"))
     (tmp_path / "config.json").write_text('{"_class_name": "VQModel"}')
     with pytest.raises(ValueError, match=r"VQModel.*known are CompressiveVQModelFSQ, CNNFSQModel256"):
         load_tokenizer(tmp_path)

@@ -40,7 +40,7 @@ def test_episodes_hold_what_the_files_hold(tmp_path):
     lengths = (5, 3, 4)
     write_rlds(tmp_path / "0.1.0", lengths)
     episodes = read(tmp_path)
-    shard = "fractal20220817_data-train.tfrecord-0000{}-of-00002-0000{}"
+    shard = "0.1.0-fractal20220817_data-train.tfrecord-0000{}-of-00002-0000{}"
     assert [episode.id for episode in episodes] == [shard.format(*at) for at in ((0, 0), (0, 1), (1, 0))]
     for number, (episode, length) in enumerate(zip(episodes, lengths, strict=True)):
         assert len(episode) == length - 1
@@ -48,6 +48,14 @@ def test_episodes_hold_what_the_files_hold(tmp_path):
         np.testing.assert_array_equal(episode.actions, actions(number, length)[:-1])
         assert episode.actions.dtype == np.float32
         assert episode.info["instruction"] == INSTRUCTIONS[number]
+
+
+def test_files_of_one_name_in_two_folders_give_different_ids(tmp_path):
+    write_rlds(tmp_path / "0.0.1", [3])
+    file = next(iter(sorted(write_rlds(tmp_path / "0.1.0", [3]).glob("*.tfrecord*"))))
+    ids = [recording.id for recording in read_rlds(tmp_path)]
+    assert len(ids) == len(set(ids)) == 2
+    assert [recording.id for recording in read_rlds(file)] == [f"{file.name}-00000"]
 
 
 def test_jpeg_frames_are_close(tmp_path):

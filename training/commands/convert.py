@@ -86,7 +86,7 @@ def _copy(
     from tqdm import tqdm
 
     short = left_over = pending = 0
-    size: tuple[int, ...] | None = None
+    size = _size_of_what_is_there(writer.folder)
     for recording in tqdm(recordings, unit="recording", desc="convert"):
         first = recording.id if length is None else piece_id(recording.id, 0)
         if first in writer:
@@ -111,6 +111,17 @@ def _copy(
             writer.flush()
             pending = 0
     return short, left_over
+
+
+def _size_of_what_is_there(folder: Path) -> tuple[int, ...] | None:
+    """Shape of the frames in a store that is continued; None where nothing is stored yet."""
+    from worldmodels.episodes import EpisodeStore
+
+    if not (folder / "index.jsonl").exists():
+        return None
+    store = EpisodeStore(folder)
+    shape: tuple[int, ...] = store.episode(store.ids()[0]).observations.shape[1:]
+    return shape
 
 
 def pieces(episode: Episode, length: int | None) -> Iterator[Episode]:

@@ -114,7 +114,7 @@ def _drawer(
 ) -> Report:
     from training.drawer_evaluate import DrawerTableConfig, evaluate_drawer
     from training.drawer_metrics import DrawerInstruments
-    from training.drawer_world_recipes import RLVR
+    from training.drawer_world_recipes import NO_REPEATS, RLVR
     from training.frame_data import FrameData
     from worldmodels.checkpoints import load_state_reader
     from worldmodels.episodes import EpisodeStore
@@ -125,8 +125,9 @@ def _drawer(
         loaded,
         FrameData.load(EpisodeStore(data), split),
         DrawerInstruments(load_state_reader(reader), load_state_reader(inverse), Perceptual("alex")),
-        DrawerTableConfig(windows=windows, long_episodes=long_episodes, reward=RLVR.reward),
+        DrawerTableConfig(windows=windows, long_episodes=long_episodes),
         reject=[name for name in loaded if name == "drawer-base"],
         compare=[pair for pair in DRAWER_PAIRS if set(pair) <= set(loaded)],
+        rewards={"drawer-rlvr": RLVR.reward, "drawer-rlvr-no-repeats": NO_REPEATS.reward},
         folder=folder,
     )

@@ -36,8 +36,9 @@ def play(
 
     Args:
         env_id: For example RLVRWorld/PushT-v0; see 'rlvr-world list'.
-        policy: random; zero, which stays; or expert-replay: what an expert does in the simulator (PushT: the state it
-            reached is the goal; drawers: it fulfils the episode's task and stays).
+        policy: random (drawers: slow random motion that never ends the episode); zero, which stays; or expert-replay:
+            what an expert does in the simulator (PushT: the state it reached is the goal; drawers: it fulfils the
+            episode's task and stays).
         gif: The film.
         episodes: How many, one after the other in the same film.
         seed: Of the first episode; the next has the next.

@@ -118,6 +118,4 @@ def checked_bins(bins: ActionBins, actions: Any, count: int) -> Tensor:
         array = array.reshape(0, len(bins.low))
     if array.shape != (count, len(bins.low)):
         raise ValueError(f"actions have shape {array.shape}, expected {(count, len(bins.low))}")
-    if not np.isfinite(array).all():
-        raise ValueError("actions hold a value that is not finite; give finite numbers")
     return torch.from_numpy(bins.encode(array))

@@ -164,6 +164,13 @@ class MultiStepWorldModel:
             raise ValueError(
                 f"repetition_penalty is {repetition_penalty}; give a positive number, 1 for none"
             )
+        if reader is not None and (
+            reader.config.frames != 1 or max(tokenizer.config.image_size) > reader.config.side
+        ):
+            raise ValueError(
+                f"the reader takes {reader.config.frames} frame(s) of at most {reader.config.side} px, the model's are "
+                f"{tokenizer.config.image_size} px; give a reader that was trained on single frames of this size"
+            )
         self.tokenizer, self.llama = tokenizer.eval(), llama.eval()
         self.reader = None if reader is None else reader.eval()
         self._painter = self.tokenizer  # decodes; see in_bfloat16
@@ -220,10 +227,13 @@ class MultiStepWorldModel:
     @torch.no_grad()
     def start_tokens(self, contexts: Tensor, frames: Tensor, seeds: Tensor) -> GroupedRows[_Rows]:
         """Begin from context ids ``(B, C)`` (without offset), frame ids ``(B, K)`` and int64 seeds ``(B,)``."""
-        if len(contexts) != len(frames) or frames.shape[1:] != (self.layout.dynamic_tokens,):
+        expected = (self.layout.context_tokens,), (self.layout.dynamic_tokens,)
+        if (contexts.shape[1:], frames.shape[1:]) != expected or not len(contexts) == len(frames) == len(
+            seeds
+        ):
             raise ValueError(
-                f"contexts {tuple(contexts.shape)} and frames {tuple(frames.shape)}; expected "
-                f"(B, {self.layout.context_tokens}) and (B, {self.layout.dynamic_tokens})"
+                f"contexts {tuple(contexts.shape)}, frames {tuple(frames.shape)} and {len(seeds)} seeds; expected "
+                f"(B, {self.layout.context_tokens}), (B, {self.layout.dynamic_tokens}) and B"
             )
         prefilled: list[_Context] = []
         for part in contexts.split(frames_at_once(self.tokenizer.config.image_size)):
