@@ -21,7 +21,13 @@ from tqdm import tqdm
 
 from rlvr_envs.drawer_rules import HAND
 from training.drawer_metrics import DrawerInstruments, Floats
-from training.drawer_tables import Measured, difference_table, long_table, window_table
+from training.drawer_tables import (
+    Measured,
+    difference_table,
+    long_table,
+    window_table,
+    with_distance,
+)
 from training.drawer_truth import TrueRollouts, true_rollouts, with_shuffled_actions
 from training.frame_data import FrameData
 from training.frame_rollouts import (
@@ -158,36 +164,45 @@ def evaluate_drawer(
     for number, (sha, model) in enumerate(floors.items()):
         name = "tokenizer floor" + (f" {number + 1}" if len(floors) > 1 else "")
         short[name] = row(windows, name, "window", tokenizer_floor(model), sha)
-    long: dict[str, Measured] = {}
-    aside: dict[str, Measured] = {}
-    for name, predictor in (("recorded frames", recorded_frames), ("copy last frame", copy_last_frame)):
-        long[name] = row(whole, name, "long", predictor)
-        aside[name] = row(elsewhere, name, "long, shuffled", predictor)
+    places = instruments.reader.config.names[HAND]
+
+    def lived(name: str, kind: str, predictor: FramePredictor, weights: str = "") -> Measured:
+        """Whole episodes, under their own actions and under those of the next one."""
+        own = row(whole, name, f"long{kind}", predictor, weights)
+        return with_distance(own, row(elsewhere, name, f"long, shuffled{kind}", predictor, weights), places)
+
+    long: dict[str, Measured] = {
+        "recorded frames": lived("recorded frames", "", recorded_frames),
+        "copy last frame": lived("copy last frame", "", copy_last_frame),
+    }
     for name, model in models.items():
+        seeds = config.sampling_seeds
         for rejecting in (False, True) if name in reject else (False,):
-            of_seed = [
-                row(
-                    windows,
-                    name,
-                    f"window, seed {seed}" + ", rejection" * rejecting,
-                    dream(model, seed=seed, temperature=1.0, reject_repeats=rejecting),
-                    hashes[name],
-                )
-                for seed in config.sampling_seeds
-            ]
             title = f"{name} + rejection" if rejecting else f"{name}, sampled"
-            short[title] = _mean(of_seed, config.sampling_seeds)
+            suffix = ", rejection" * rejecting
+            dreams = [dream(model, seed=s, temperature=1.0, reject_repeats=rejecting) for s in seeds]
+            short[title] = _mean(
+                [
+                    row(windows, name, f"window, seed {s}{suffix}", dreamt, hashes[name])
+                    for s, dreamt in zip(seeds, dreams, strict=True)
+                ],
+                seeds,
+            )
+            long[title] = _mean(
+                [
+                    lived(name, f", seed {s}{suffix}", dreamt, hashes[name])
+                    for s, dreamt in zip(seeds, dreams, strict=True)
+                ],
+                seeds,
+            )
         greedy = dream(model, seed=0, temperature=0.0)
         short[f"{name}, greedy"] = row(windows, name, "window, greedy", greedy, hashes[name])
-        sampled = dream(model, seed=0, temperature=1.0)
-        long[name] = row(whole, name, "long, seed 0", sampled, hashes[name])
-        aside[name] = row(elsewhere, name, "long, shuffled, seed 0", sampled, hashes[name])
+        long[f"{name}, greedy"] = lived(name, ", greedy", greedy, hashes[name])
     seed = config.bootstrap_seed
-    places = instruments.reader.config.names[HAND]
     tables = [
         window_table(short, windows, 1, seed=seed),
         window_table(short, windows, config.window_frames, seed=seed),
-        *(long_table(long, aside, whole, horizon, places, seed=seed) for horizon in config.horizons),
+        *(long_table(long, whole, horizon, seed=seed) for horizon in config.horizons),
     ]
     if compare:
         tables.append(difference_table(short, windows, compare, rewards, seed=seed))

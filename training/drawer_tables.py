@@ -9,7 +9,7 @@ Absent: computing predictions (``training.drawer_evaluate``).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,41 +109,31 @@ def window_table(rows: Mapping[str, Measured], cases: FrameCases, steps: int, *,
     )
 
 
-def long_table(
-    rows: Mapping[str, Measured],
-    aside: Mapping[str, Measured],
-    cases: FrameCases,
-    steps: int,
-    names: Sequence[str],
-    *,
-    seed: int,
-) -> Table:
-    """After ``steps`` frames of an episode, under its actions and under those of another one.
+def with_distance(row: Measured, aside: Measured, names: Sequence[str]) -> Measured:
+    """A row with ``apart_cm``: how far the gripper is from where other actions have brought it, frame by frame.
 
-    ``names``: the readings that say where the gripper is.
+    Args:
+        row: Episodes under their own actions.
+        aside: The same starts under other actions.
+        names: The readings that say where the gripper is.
     """
-    columns = [f"read_{name}" for name in names]
+    here, there = (np.stack([of.metrics[f"read_{name}"] for name in names], axis=-1) for of in (row, aside))
+    return replace(row, metrics={**row.metrics, "apart_cm": 100 * np.linalg.norm(here - there, axis=-1)})
 
-    def apart(name: str) -> Floats:
-        here, there = (
-            np.stack([row.metrics[column][:, steps - 1] for column in columns], axis=-1)
-            for row in (rows[name], aside[name])
-        )
-        distance: Floats = 100 * np.linalg.norm(here - there, axis=-1)
-        return distance
 
-    real = apart("recorded frames")
+def long_table(rows: Mapping[str, Measured], cases: FrameCases, steps: int, *, seed: int) -> Table:
+    """After ``steps`` frames of an episode; rows from ``with_distance``."""
+    real = rows["recorded frames"].metrics["apart_cm"][:, steps - 1]
     cells: dict[str, dict[str, Cell]] = {}
     for name, row in rows.items():
         cells[name] = {
             key: _estimate(row, cases, key, steps, seed=seed)
-            for key in ("lpips", "gripper_cm", "drawer_mm", "drawer_mm/moved", "following_cm")
+            for key in ("lpips", "gripper_cm", "drawer_mm", "drawer_mm/moved", "following_cm", "apart_cm")
         }
-        distance = apart(name)
         cells[name] |= {
-            "apart_cm": bootstrap_mean(distance, units=cases.units, seed=seed),
-            "sensitivity": ratio_of_means(distance, real, seed=seed),
+            "sensitivity": ratio_of_means(row.metrics["apart_cm"][:, steps - 1], real, seed=seed),
             "n": len(cases),
+            "seed": ", ".join(map(str, row.seeds)) or None,
             "seconds": row.seconds,
             "tokens": row.tokens,
         }
@@ -159,6 +149,7 @@ def long_table(
             Column(key="apart_cm", title="apart under other actions, cm", digits=1),
             Column(key="sensitivity", title="of the truth's"),
             Column(key="n", title="episodes"),
+            Column(key="seed", title="seed"),
             Column(key="seconds", title="seconds", digits=1),
             Column(key="tokens", title="tokens"),
         ),
@@ -167,7 +158,7 @@ def long_table(
             "LPIPS and following: mean over the frames so far; all else of the last frame",
             "apart: distance of the gripper under the episode's actions from the gripper under another episode's, both"
             " read from frames; of the truth's: as a share of what the simulator does (1 is right)",
-            "world models draw once, at temperature 1 with seed 0; seconds and tokens are those of all episodes, whole",
+            "sampled rows are the mean over the sampling seeds; seconds and tokens are those of all of them, whole",
         ),
     )
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from training.rewards.official_states import (
     official_answer_scores,
@@ -33,7 +33,7 @@ from training.rewards.official_states import (
 from worldmodels.api import Observation, Prediction, Score, Transition
 from worldmodels.language.answers import answer_value, read_answer
 from worldmodels.language.game_state import GameState, parse_state, same_names, same_value
-from worldmodels.language.state_diff import GONE, StateDifference, difference
+from worldmodels.language.state_diff import GONE, Fact, StateDifference, difference
 
 __all__ = [
     "StateReward",
@@ -63,7 +63,7 @@ def state_scores(predicted: GameState | None, *, before: GameState, target: Game
     """``exact``, ``property`` and what it is made of, ``precision`` and ``recall``, each in 0..1."""
     if predicted is None:
         return dict.fromkeys(("exact", "property", "precision", "recall"), 0.0)
-    return _compare(difference(before, predicted), _true_difference(before, target))
+    return _compare(difference(before, predicted), difference(before, target))
 
 
 def score_answer(
@@ -140,11 +140,9 @@ class StateReward:
         parts = state_scores(predicted, before=before, target=target)
         parts["undecoded"] = float(predicted is None)
         if self.reward.startswith("official"):
-            scores = official_answer_scores(
-                {}, question := official_question(_published(before), _published(target))
-            )
-            if predicted is not None:
-                scores = official_answer_scores(answer_value(before, predicted), question)
+            question = official_question(_published(before), _published(target))
+            said = {} if predicted is None else answer_value(before, predicted)  # {} earns 0
+            scores = official_answer_scores(said, question)
             parts["official_binary"] = scores.binary
             parts["official_task_specific"] = scores.task_specific
         return parts
@@ -154,7 +152,7 @@ def _compare(guess: StateDifference, truth: StateDifference) -> dict[str, float]
     guessed, true = guess.facts(), truth.facts()
     if not guessed and not true:
         return dict.fromkeys(("exact", "property", "precision", "recall"), 1.0)
-    hits = sum(fact in true and _agree(fact[-1], value, true[fact]) for fact, value in guessed.items())
+    hits = sum(fact in true and _agree(fact, value, true[fact]) for fact, value in guessed.items())
     return {
         "exact": float(hits == len(guessed) == len(true)),
         "property": 2 * hits / (len(guessed) + len(true)),
@@ -163,16 +161,10 @@ def _compare(guess: StateDifference, truth: StateDifference) -> dict[str, float]
     }
 
 
-def _agree(kind: int | str, one: object, other: object) -> bool:
+def _agree(fact: Fact, one: Any, other: Any) -> bool:
     if one is GONE or other is GONE:
         return one is other
-    if kind == "contains" and isinstance(one, list) and isinstance(other, list):
-        return same_names(one, other)
-    return same_value(one, other)
-
-
-def _true_difference(before: GameState, target: GameState) -> StateDifference:
-    return difference(before, target)
+    return same_names(one, other) if fact[1:] == ("contains",) else same_value(one, other)
 
 
 @lru_cache(maxsize=512)  # the samples of a group ask the same question
