@@ -15,6 +15,74 @@ PUSHT_FRAME_SKIP = 5  # environment steps of 0.1 s per step of the world model, 
 RT1_HEIGHT_PX, RT1_WIDTH_PX = 64, 80  # a quarter of RT-1's 256 x 320
 
 
+class Document(spaces.Space[str]):
+    """Texts of any kind, JSON and all scripts included, up to a number of characters.
+
+    ``gymnasium.spaces.Text`` holds words over a small alphabet; this space holds whatever can be written as
+    UTF-8. Samples are short texts of printable ASCII.
+
+    Args:
+        max_characters: Unicode code points that a text may have, at least 1.
+        seed: Of the samples.
+
+    Raises:
+        ValueError: ``max_characters`` is not a whole number of at least 1.
+    """
+
+    SAMPLE_CHARACTERS = 32
+
+    def __init__(
+        self, max_characters: int = 100_000, *, seed: int | np.random.Generator | None = None
+    ) -> None:
+        if isinstance(max_characters, bool) or not isinstance(max_characters, int) or max_characters < 1:
+            raise ValueError(f"max_characters is {max_characters!r}; it must be a whole number of at least 1")
+        self.max_characters = max_characters
+        super().__init__(dtype=str, seed=seed)
+
+    @property
+    def is_np_flattenable(self) -> bool:
+        """False: a text has no fixed number of numbers."""
+        return False
+
+    def sample(self, mask: None = None, probability: None = None) -> str:
+        """A random text of at most 32 characters.
+
+        Raises:
+            ValueError: A mask or probabilities are given; there is nothing that they could choose from.
+        """
+        if mask is not None or probability is not None:
+            raise ValueError("a Document takes neither mask nor probability")
+        length = int(self.np_random.integers(min(self.SAMPLE_CHARACTERS, self.max_characters) + 1))
+        return "".join(map(chr, self.np_random.integers(32, 127, length)))
+
+    def contains(self, x: Any) -> bool:
+        """Whether it is a text, short enough, and valid unicode."""
+        return self.fault(x) is None
+
+    def fault(self, text: Any) -> str | None:
+        """What is wrong with a text, in words that fit after its name; None if nothing is."""
+        if not isinstance(text, str):
+            return f"is {_describe(text)}; expected a text"
+        if len(text) > self.max_characters:
+            return f"has {len(text):,} characters; at most {self.max_characters:,} are allowed"
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            return (
+                f"is not valid unicode: character {error.start} is a lone surrogate, U+{ord(text[error.start]):04X};"
+                " decode it from bytes with errors='replace'"
+            )
+        return None
+
+    def __repr__(self) -> str:
+        return f"Document({self.max_characters})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Document) and other.max_characters == self.max_characters
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 def pusht_observation_space(*, image_size: int = PUSHT_IMAGE_PX) -> spaces.Dict:
     """``image`` ``(S, S, 3)`` uint8 RGB and ``proprio`` ``(4,)`` float32: agent x, y (px), velocity (px/s).
 
@@ -68,8 +136,13 @@ def checked_action(space: spaces.Space[Any], action: Any) -> tuple[Any, int]:
     are.
 
     Raises:
-        ValueError: Wrong shape, not numbers, not finite, or outside a space without numbers.
+        ValueError: Wrong shape, not numbers, not finite, a text that is too long or not valid unicode, or outside
+            another space without numbers.
     """
+    if isinstance(space, Document):
+        if fault := space.fault(action):
+            raise ValueError(f"action {fault}")
+        return action, 0
     if not isinstance(space, spaces.Box):
         if not space.contains(action):
             raise ValueError(f"action {action!r} is not in {space}")

@@ -49,4 +49,8 @@ ENVS: dict[str, EnvEntry] = {
         entry_point="rlvr_envs.simulators.drawer_env:DrawerSimEnv",
         max_episode_steps=112,
     ),
+    "RLVRWorld/TextGame-Sim-v0": EnvEntry(
+        entry_point="rlvr_envs.simulators.text_game_env:TextGameSimEnv",
+        max_episode_steps=50,
+    ),
 }

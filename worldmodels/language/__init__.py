@@ -1,0 +1,1 @@
+"""Text games: states, their differences, prompts and answers."""
