@@ -13,8 +13,7 @@ Shapes: B rows, T frames in the window, S slots, A action numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -29,24 +28,8 @@ from worldmodels.nets.kv_cache import KVCache
 from worldmodels.sampling import derive, sample, uniforms
 from worldmodels.video.global_tokenizer import GlobalTokenizer
 from worldmodels.video.object_dynamics import FrameContext, ObjectDynamics
+from worldmodels.video.rollout_rows import GroupedRows, checked_state, threads_for
 from worldmodels.video.slots import PROPRIO_SIZE
-
-# Below so many rows a second torch thread costs more than it brings, and on a busy machine up to fifty times more.
-_MANY_ROWS = 512
-
-
-@contextmanager
-def _threads_for(rows: int) -> Iterator[None]:
-    """One torch thread for small batches; the caller's setting is put back."""
-    before = torch.get_num_threads()
-    if before == 1 or rows >= _MANY_ROWS:
-        yield
-        return
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @dataclass(frozen=True)
@@ -67,6 +50,11 @@ class _Group:
     steps: Tensor
     cache: KVCache
 
+    @property
+    def place(self) -> int:
+        """Frames in the window."""
+        return self.tokens.shape[1]
+
     def take(self, rows: Tensor) -> _Group:
         return _Group(
             tokens=self.tokens[rows],
@@ -85,87 +73,18 @@ class _Group:
             cache=self.cache.repeat(n),
         )
 
-
-def _merged(groups: Sequence[_Group]) -> _Group:
-    """One group of rows with equal window length."""
-    return _Group(
-        tokens=torch.cat([group.tokens for group in groups]),
-        actions=torch.cat([group.actions for group in groups]),
-        seeds=torch.cat([group.seeds for group in groups]),
-        steps=torch.cat([group.steps for group in groups]),
-        cache=KVCache.concatenate([group.cache for group in groups]),
-    )
-
-
-@dataclass(frozen=True)
-class ObjectRolloutState:
-    """See ``worldmodels.api.RolloutState``. ``order[i]`` is row i's place in the groups laid end to end."""
-
-    groups: tuple[_Group, ...]
-    order: Tensor
-
-    @classmethod
-    def of(cls, groups: Sequence[_Group], order: Tensor) -> ObjectRolloutState:
-        """A state with at most one group per window length: fewer, larger batches."""
-        lengths = sorted({group.tokens.shape[1] for group in groups})
-        if len(lengths) == len(groups):
-            return cls(tuple(groups), order)
-        starts = np.cumsum([0] + [len(group.seeds) for group in groups])
-        merged, place = [], torch.empty(int(starts[-1]), dtype=torch.int64, device="cpu")
-        filled = 0
-        for length in lengths:
-            members = [i for i, group in enumerate(groups) if group.tokens.shape[1] == length]
-            for i in members:
-                size = len(groups[i].seeds)
-                place[starts[i] : starts[i] + size] = torch.arange(filled, filled + size, device="cpu")
-                filled += size
-            merged.append(groups[members[0]] if len(members) == 1 else _merged([groups[i] for i in members]))
-        return cls(tuple(merged), place[order])
-
-    def __len__(self) -> int:
-        return len(self.order)
-
-    def select(self, rows: Sequence[int]) -> ObjectRolloutState:
-        """Some rows, in the given order."""
-        wanted = torch.from_numpy(np.asarray(rows, dtype=np.int64))
-        if len(wanted) and not (-len(self) <= int(wanted.min()) and int(wanted.max()) < len(self)):
-            raise IndexError(f"rows {list(rows)} of a state with {len(self)} rows")
-        places = self.order[wanted]
-        groups, order, start, taken = [], torch.empty(len(wanted), dtype=torch.int64, device="cpu"), 0, 0
-        for group in self.groups:
-            size = len(group.seeds)
-            mine = ((places >= start) & (places < start + size)).nonzero().squeeze(1)
-            if len(mine):
-                groups.append(group.take(places[mine] - start))
-                order[mine] = torch.arange(taken, taken + len(mine), device="cpu")
-                taken += len(mine)
-            start += size
-        return ObjectRolloutState(tuple(groups), order)
-
-    def fork(self, n: int) -> ObjectRolloutState:
-        """Every row n times, each copy with a derived seed; the first keeps its own."""
-        if n < 1:
-            raise ValueError(f"cannot fork into {n} copies; give at least 1")
-        groups = tuple(group.repeated(n) for group in self.groups)
-        order = (self.order[:, None] * n + torch.arange(n, device="cpu")).flatten()
-        return ObjectRolloutState(groups, order)
-
-    def reseeded(self, seeds: Tensor) -> ObjectRolloutState:
-        """The same rows with other seeds, int64 ``(B,)``."""
-        placed = torch.empty_like(seeds)
-        placed[self.order] = seeds
-        sizes = [len(group.seeds) for group in self.groups]
-        groups = tuple(replace(g, seeds=s) for g, s in zip(self.groups, placed.split(sizes), strict=True))
-        return ObjectRolloutState(groups, self.order)
-
-    def append(self, other: RolloutState) -> ObjectRolloutState:
-        """The rows of both, these first."""
-        if not isinstance(other, ObjectRolloutState):
-            raise TypeError(f"cannot append a {type(other).__name__} to an ObjectRolloutState")
-        placed = sum(len(group.seeds) for group in self.groups)
-        return ObjectRolloutState.of(
-            self.groups + other.groups, torch.cat([self.order, other.order + placed])
+    def joined(self, others: Sequence[_Group]) -> _Group:
+        groups = [self, *others]
+        return _Group(
+            tokens=torch.cat([group.tokens for group in groups]),
+            actions=torch.cat([group.actions for group in groups]),
+            seeds=torch.cat([group.seeds for group in groups]),
+            steps=torch.cat([group.steps for group in groups]),
+            cache=KVCache.concatenate([group.cache for group in groups]),
         )
+
+    def reseeded(self, seeds: Tensor) -> _Group:
+        return replace(self, seeds=seeds)
 
 
 class FramePredictions:
@@ -193,7 +112,7 @@ class FramePredictions:
 
     @cached_property
     def _observations(self) -> dict[str, NDArray[Any]]:
-        with _threads_for(len(self)):
+        with threads_for(len(self), self._dynamics):
             frames = self.frames()
         image = (frames.clamp(0, 1) * 255).round().to(torch.uint8).movedim(1, -1).contiguous()
         return {
@@ -281,19 +200,19 @@ class ObjectWorldModel:
         proprio = torch.from_numpy(stacked).to(self.device)
         return torch.cat([self.dynamics.layout.encode_proprio(proprio), codes], 1)
 
-    def start(self, histories: Sequence[History], *, seeds: Sequence[int]) -> ObjectRolloutState:
+    def start(self, histories: Sequence[History], *, seeds: Sequence[int]) -> GroupedRows[_Group]:
         """Begin one rollout per history; only the last ``history_length`` observations are used."""
         if len(histories) != len(seeds) or not len(seeds):
             raise ValueError(f"{len(histories)} histories and {len(seeds)} seeds; give one seed per history")
         kept = [list(h.observations)[-self.history_length :] for h in histories]
-        state: ObjectRolloutState | None = None
+        state: GroupedRows[_Group] | None = None
         places: list[int] = []
         for length in sorted({len(k) for k in kept}):
             rows = [i for i, k in enumerate(kept) if len(k) == length]
             between = [list(histories[i].actions)[-(length - 1) :] if length > 1 else [] for i in rows]
             actions = torch.stack([self._checked_actions(taken, length - 1) for taken in between])
             own = torch.tensor([seeds[i] for i in rows], dtype=torch.int64, device=self.device)
-            with _threads_for(len(rows)):
+            with threads_for(len(rows), self.dynamics):
                 tokens = self.encode([o for i in rows for o in kept[i]]).unflatten(0, (len(rows), length))
                 part = self.start_tokens(tokens, actions, own)
             state = part if state is None else state.append(part)
@@ -301,7 +220,7 @@ class ObjectWorldModel:
         assert state is not None
         return state.select(np.argsort(places).tolist())
 
-    def start_tokens(self, tokens: Tensor, actions: Tensor, seeds: Tensor) -> ObjectRolloutState:
+    def start_tokens(self, tokens: Tensor, actions: Tensor, seeds: Tensor) -> GroupedRows[_Group]:
         """Begin from tokens ``(B, T, S)``, the actions ``(B, T-1, A)`` between them, and int64 seeds ``(B,)``."""
         group = _Group(
             tokens=tokens,
@@ -310,7 +229,7 @@ class ObjectWorldModel:
             steps=torch.zeros_like(seeds),
             cache=self._prefilled(tokens, actions),
         )
-        return ObjectRolloutState((group,), torch.arange(len(tokens), device="cpu"))
+        return GroupedRows.single(self, group)
 
     def _checked_actions(self, actions: Any, count: int) -> Tensor:
         array = (
@@ -328,27 +247,15 @@ class ObjectWorldModel:
 
     def step(
         self, state: RolloutState, actions: Any, *, temperature: float = 1.0
-    ) -> tuple[ObjectRolloutState, FramePredictions]:
+    ) -> tuple[GroupedRows[_Group], FramePredictions]:
         """One action per row ``(B, A)``."""
-        if not isinstance(state, ObjectRolloutState):
-            raise TypeError(
-                f"state is a {type(state).__name__}; give one that start or step of this model returned"
+        rows: GroupedRows[_Group] = checked_state(self, state)
+        checked = self._checked_actions(actions, len(rows))
+        with threads_for(len(rows), self.dynamics):
+            later, (drawn, likely) = rows.advanced(
+                checked, lambda group, taken: self._advance(group, taken, temperature)
             )
-        checked = self._checked_actions(actions, len(state))
-        inverse = torch.empty_like(state.order)
-        inverse[state.order] = torch.arange(len(state), device="cpu")
-        groups, tokens, logprobs, start = [], [], [], 0
-        for group in state.groups:
-            rows = inverse[start : start + len(group.seeds)]
-            with _threads_for(len(rows)):
-                advanced, drawn, likely = self._advance(group, checked[rows], temperature)
-            groups.append(advanced)
-            tokens.append(drawn)
-            logprobs.append(likely)
-            start += len(group.seeds)
-        drawn, likely = torch.cat(tokens)[state.order], torch.cat(logprobs)[state.order]
-        predictions = FramePredictions(self.tokenizer, self.dynamics, drawn, likely)
-        return ObjectRolloutState.of(groups, state.order), predictions
+        return later, FramePredictions(self.tokenizer, self.dynamics, drawn, likely)
 
     def pose(self, tokens: Tensor) -> Tensor:
         """Object pose ``(..., 4)`` read from a frame's tokens ``(..., S)``."""
@@ -365,7 +272,9 @@ class ObjectWorldModel:
         return cache
 
     @torch.no_grad()
-    def _advance(self, group: _Group, actions: Tensor, temperature: float) -> tuple[_Group, Tensor, Tensor]:
+    def _advance(
+        self, group: _Group, actions: Tensor, temperature: float
+    ) -> tuple[_Group, tuple[Tensor, Tensor]]:
         """Predict one frame: tokens ``(B, S)`` and their log-probabilities."""
         if group.tokens.shape[1] >= self.window_frames:
             keep = self.history_length
@@ -383,7 +292,7 @@ class ObjectWorldModel:
             steps=group.steps + 1,
             cache=cache,
         )
-        return advanced, tokens, logprobs
+        return advanced, (tokens, logprobs)
 
     def _decode(
         self, context: FrameContext, cache: KVCache, group: _Group, temperature: float
