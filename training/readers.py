@@ -18,8 +18,9 @@ from torch.nn import functional as F
 from training.data import PushTData, pose_errors, tensor_of
 from training.fit import FitConfig, fit, seeded
 from training.run import Run
-from worldmodels.checkpoints import fill, find, read_config, read_weights
+from worldmodels.checkpoints import find, read_config, read_weights
 from worldmodels.nets.keypoints import KeypointEncoder
+from worldmodels.nets.weights import fill
 
 
 @dataclass(frozen=True, kw_only=True)

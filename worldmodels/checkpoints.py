@@ -25,7 +25,6 @@ from worldmodels.folders import (
     WEIGHTS,
     bundled,
     complete,
-    fill,
     find,
     read_config,
     read_json,
@@ -33,6 +32,7 @@ from worldmodels.folders import (
     save,
 )
 from worldmodels.nets.llama import Llama, LlamaConfig
+from worldmodels.nets.weights import fill
 from worldmodels.released import (
     is_released_tokenizer,
     is_released_transformer,
@@ -55,7 +55,6 @@ from worldmodels.video.state_reader import StateReader, StateReaderConfig
 __all__ = [
     "ASSETS",
     "bundled",
-    "fill",
     "find",
     "load",
     "load_compressive_tokenizer",

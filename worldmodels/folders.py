@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
+
+from worldmodels.nets.weights import read_tensors
 
 ASSETS = Path(__file__).parent / "assets"
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "card.md"
@@ -112,30 +113,9 @@ def read_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
                 f"{path} has sha256 {found[:12]}..., but {CONFIG} says {str(config.get('weights_sha256'))[:12]}...; "
                 "the file is damaged or was exchanged: copy or download the checkpoint again"
             )
-        tensors = load_file(path)
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
         raise ValueError(f"{path} cannot be read ({error}); copy or download the checkpoint again") from error
-    return {key: value.float() if value.is_floating_point() else value for key, value in tensors.items()}
-
-
-def fill(module: nn.Module, tensors: Mapping[str, Tensor], where: Path) -> None:
-    """Load a state dict strictly.
-
-    Raises:
-        ValueError: A missing, unexpected or wrongly shaped key; names it.
-    """
-    wanted = module.state_dict()
-    missing, extra = sorted(set(wanted) - set(tensors)), sorted(set(tensors) - set(wanted))
-    if missing or extra:
-        raise ValueError(
-            f"{where} does not fit {type(module).__name__}: missing keys {missing[:5]}, unexpected keys {extra[:5]}"
-        )
-    for key, value in wanted.items():
-        if tensors[key].shape != value.shape:
-            raise ValueError(
-                f"{where}: {key} has shape {tuple(tensors[key].shape)}, expected {tuple(value.shape)}"
-            )
-    module.load_state_dict(dict(tensors))
+    return read_tensors(path)
 
 
 def save(

@@ -17,9 +17,10 @@ from typing import Any
 import torch
 
 from worldmodels.nets.llama import Llama, LlamaConfig
+from worldmodels.nets.weights import fill, read_tensors
 from worldmodels.video.action_bins import ActionBins
 from worldmodels.video.compressive_tokenizer import CompressiveTokenizer
-from worldmodels.video.frame_tokenizer import FrameTokenizer, load_strictly
+from worldmodels.video.frame_tokenizer import FrameTokenizer
 from worldmodels.video.layouts import MultiStepLayout, SingleStepLayout
 from worldmodels.video.multi_step_world import MultiStepWorldModel
 from worldmodels.video.rt1_actions import RT1_HIGH, RT1_LOW
@@ -93,11 +94,12 @@ def load_released_world(
         )
     if not (folder / _WEIGHTS).is_file():
         raise FileNotFoundError(
-            f"{folder} has no {_WEIGHTS}; pickled weights are never loaded: store them as safetensors first"
+            f"{folder} has no {_WEIGHTS}; weights that are pickled or in several files are not loaded: store them as"
+            " one safetensors file first"
         )
     with torch.device("meta"):
         llama = Llama(sizes)
-    load_strictly(llama, folder / _WEIGHTS)
+    fill(llama, read_tensors(folder / _WEIGHTS), folder / _WEIGHTS)
     if isinstance(tokenizer, CompressiveTokenizer):
         assert isinstance(layout, MultiStepLayout)
         protocol = _protocol(tokenizer.config.image_size)

@@ -81,7 +81,7 @@ def rewrite(folder, change):
 
 def test_missing_key(folder):
     rewrite(folder, lambda tensors: tensors.pop("slot"))
-    with pytest.raises(ValueError, match="missing keys.*slot"):
+    with pytest.raises(ValueError, match="ObjectDynamics: slot is missing"):
         load(folder)
 
 

@@ -42,7 +42,7 @@ def folder(written, tmp_path):
     return shutil.copytree(written["v2.0"], tmp_path / "port")
 
 
-def close(found, true):
+def assert_close(found, true):
     """Films lose detail, half of it in colour; what is shown where, and when, must be right."""
     assert found.shape == true.shape
     difference = np.abs(found.astype(int) - true)
@@ -56,7 +56,7 @@ def test_episodes_hold_what_the_folder_holds(written, version):
     assert [episode.id for episode in episodes] == [f"{version}-{n:06d}" for n in range(3)]
     for number, (episode, length) in enumerate(zip(episodes, LENGTHS, strict=True)):
         assert len(episode) == length - 1
-        close(episode.observations, frames(number, length))
+        assert_close(episode.observations, frames(number, length))
         np.testing.assert_array_equal(episode.actions, to_rt1(port_actions(number, length))[:-1])
         assert episode.info["instruction"] == INSTRUCTIONS[number]
         assert not episode.terminated
@@ -69,7 +69,7 @@ def test_only_what_is_asked_for_is_read(written, version, tmp_path):
     assert two.observations.shape == (3, 16, 24, 3)
     np.testing.assert_array_equal(two.actions, to_rt1(port_actions(1, LENGTHS[1]))[:2])
     shutil.rmtree(copy / "data")
-    close(read(copy, max_steps=0)[1].observations, frames(1, 1))
+    assert_close(read(copy, max_steps=0)[1].observations, frames(1, 1))
 
 
 def test_the_rules_of_the_actions():
@@ -90,7 +90,7 @@ def test_h264_films_and_other_cameras(tmp_path):
     info = lerobot_info("v2.1")
     info["features"] |= {"observation.images.wrist": info["features"]["observation.images.image"]}
     (folder / "meta" / "info.json").write_text(json.dumps(info))
-    close(read(folder)[0].observations, frames(0, 3))
+    assert_close(read(folder)[0].observations, frames(0, 3))
 
 
 def rewrite(**changes):

@@ -32,7 +32,8 @@ from worldmodels.nets.conditioned import (
 from worldmodels.nets.conv import conv2d, initialise, linear
 from worldmodels.nets.cross_attention import ContextFeatures
 from worldmodels.nets.fsq import FSQ, LEVELS_BY_BITS
-from worldmodels.video.frame_tokenizer import WEIGHTS_NAME, load_strictly
+from worldmodels.nets.weights import fill, read_tensors
+from worldmodels.video.frame_tokenizer import WEIGHTS_NAME
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,7 +210,7 @@ class CompressiveTokenizer(nn.Module):
         content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         with torch.device("meta"):
             tokenizer = cls(CompressiveTokenizerConfig.from_diffusers(content, image_size))
-        load_strictly(tokenizer, folder / WEIGHTS_NAME)
+        fill(tokenizer, read_tensors(folder / WEIGHTS_NAME), folder / WEIGHTS_NAME)
         return tokenizer.eval()
 
     @property

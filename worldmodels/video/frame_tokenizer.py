@@ -18,12 +18,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from worldmodels.nets.conv import NORM_EPS, Encoder, MidBlock, UpBlock, conv2d, initialise
 from worldmodels.nets.fsq import FSQ, LEVELS_BY_BITS
+from worldmodels.nets.weights import fill, read_tensors
 
 WEIGHTS_NAME = "diffusion_pytorch_model.safetensors"
 
@@ -159,7 +158,7 @@ class FrameTokenizer(nn.Module):
         config = FrameTokenizerConfig.from_diffusers(json.loads(config_path.read_text(encoding="utf-8")))
         with torch.device("meta"):
             tokenizer = cls(config)
-        load_strictly(tokenizer, weights_path)
+        fill(tokenizer, read_tensors(weights_path), weights_path)
         return tokenizer.eval()
 
     @torch.no_grad()
@@ -227,23 +226,3 @@ class FrameTokenizer(nn.Module):
         """Frames ``(B, C, H, W)``, not clamped, of codes ``(B, D, h, w)``."""
         frames: Tensor = self.decoder(self.post_quant_linear(codes.contiguous()))
         return frames
-
-
-def load_strictly(module: nn.Module, path: Path) -> None:
-    """Give ``module`` the weights of a safetensors file, in float32; every key and shape must agree."""
-    try:
-        weights = load_file(path)
-    except SafetensorError as error:
-        raise ValueError(f"{path} is damaged or not a safetensors file ({error}); fetch it again") from error
-    expected = module.state_dict()
-    problems = [f"{key} is missing" for key in sorted(expected.keys() - weights.keys())]
-    problems += [f"{key} is unexpected" for key in sorted(weights.keys() - expected.keys())]
-    problems += [
-        f"{key} has shape {tuple(weights[key].shape)}, not {tuple(expected[key].shape)}"
-        for key in sorted(expected.keys() & weights.keys())
-        if weights[key].shape != expected[key].shape
-    ]
-    if problems:
-        shown = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
-        raise ValueError(f"{path} does not fit the model of its config: {shown}")
-    module.load_state_dict({key: value.float() for key, value in weights.items()}, strict=True, assign=True)
