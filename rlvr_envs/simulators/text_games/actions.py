@@ -60,48 +60,38 @@ def drop(world: World, thing: Thing) -> str:
     return f"You drop the {thing.words}."
 
 
+def _switch(thing: Thing, property_: str, to: bool, verb: str, done: str, state: str) -> str:
+    """Set a property that is either so or so already, where there is one."""
+    if thing.get(property_) is None:
+        return f"The {thing.words} can't be {done}."
+    if thing[property_] == to:
+        return f"The {thing.words} is already {state}."
+    thing[property_] = to
+    return f"You {verb} the {thing.words}."
+
+
 def open_(world: World, thing: Thing) -> str:
-    """Unless it is locked or a running device."""
-    if thing.get("isOpen") is None:
-        return f"The {thing.words} can't be opened."
-    if thing["isOpen"]:
-        return f"The {thing.words} is already open."
-    if thing.get("isLocked"):
+    """Unless it is locked."""
+    if thing.get("isOpen") is False and thing.get("isLocked"):
         return f"The {thing.words} is locked."
-    thing["isOpen"] = True
-    return f"You open the {thing.words}."
+    return _switch(thing, "isOpen", True, "open", "opened", "open")
 
 
 def close(world: World, thing: Thing) -> str:
     """What can be opened can be closed."""
-    if thing.get("isOpen") is None:
-        return f"The {thing.words} can't be closed."
-    if not thing["isOpen"]:
-        return f"The {thing.words} is already closed."
-    thing["isOpen"] = False
-    return f"You close the {thing.words}."
+    return _switch(thing, "isOpen", False, "close", "closed", "closed")
 
 
 def turn_on(world: World, thing: Thing) -> str:
     """A device that is not broken."""
-    if thing.get("isOn") is None:
-        return f"The {thing.words} can't be turned on."
-    if thing["isOn"]:
-        return f"The {thing.words} is already on."
-    if thing.get("isBroken"):
+    if thing.get("isOn") is False and thing.get("isBroken"):
         return f"The {thing.words} is broken and stays off."
-    thing["isOn"] = True
-    return f"You turn on the {thing.words}."
+    return _switch(thing, "isOn", True, "turn on", "turned on", "on")
 
 
 def turn_off(world: World, thing: Thing) -> str:
     """Any device."""
-    if thing.get("isOn") is None:
-        return f"The {thing.words} can't be turned off."
-    if not thing["isOn"]:
-        return f"The {thing.words} is already off."
-    thing["isOn"] = False
-    return f"You turn off the {thing.words}."
+    return _switch(thing, "isOn", False, "turn off", "turned off", "off")
 
 
 TAKE = Action(form="take {}", options=_visible, do=take)

@@ -133,13 +133,9 @@ def _plugged(world: World) -> list[Thing]:
     return [thing for thing in world.things.values() if thing.get("isPlugged")]
 
 
-def _seen(world: World, type_: str) -> list[Thing]:
-    return [thing for thing in world.visible() if thing.type == type_]
-
-
 def _plugs(world: World) -> Iterator[tuple[Thing, Thing]]:
     devices = [thing for thing in world.visible() if thing.get("isPlugged") is not None]
-    return ((device, strip) for device in devices for strip in _seen(world, "Strip"))
+    return ((device, strip) for device in devices for strip in world.seen("Strip"))
 
 
 def _unplugs(world: World) -> Iterator[tuple[Thing]]:
@@ -147,15 +143,15 @@ def _unplugs(world: World) -> Iterator[tuple[Thing]]:
 
 
 def _refuels(world: World) -> Iterator[tuple[Thing, Thing]]:
-    return ((device, can) for device in _seen(world, "Generator") for can in _seen(world, "FuelCan"))
+    return ((device, can) for device in world.seen("Generator") for can in world.seen("FuelCan"))
 
 
 def _mendings(world: World) -> Iterator[tuple[Thing, Thing]]:
-    return ((strip, fuse) for strip in _seen(world, "Strip") for fuse in _seen(world, "Fuse"))
+    return ((strip, fuse) for strip in world.seen("Strip") for fuse in world.seen("Fuse"))
 
 
 def _calls(world: World) -> Iterator[tuple[Thing]]:
-    return ((radio,) for radio in _seen(world, "Radio"))
+    return ((radio,) for radio in world.seen("Radio"))
 
 
 def load(world: World) -> int:

@@ -100,26 +100,22 @@ def nail(world: World, plank: Thing, frame: Thing) -> str:
     return f"The frame has no place for {plank['length']} cm."
 
 
-def _seen(world: World, type_: str) -> list[Thing]:
-    return [thing for thing in world.visible() if thing.type == type_]
-
-
 def _cuts(world: World) -> Iterator[tuple[int, Thing, Thing]]:
     frame = world.only("Frame")
-    for plank in _seen(world, "Plank"):
+    for plank in world.seen("Plank"):
         if plank.holder is frame:
             continue
-        for tool in _seen(world, "Saw"):
+        for tool in world.seen("Saw"):
             for length in (frame["top"], frame["side"]):
                 yield length, plank, tool
 
 
 def _sharpenings(world: World) -> Iterator[tuple[Thing, Thing]]:
-    return ((tool, stone) for tool in _seen(world, "Saw") for stone in _seen(world, "Whetstone"))
+    return ((tool, stone) for tool in world.seen("Saw") for stone in world.seen("Whetstone"))
 
 
 def _nailings(world: World) -> Iterator[tuple[Thing, Thing]]:
-    return ((plank, frame) for plank in _seen(world, "Plank") for frame in _seen(world, "Frame"))
+    return ((plank, frame) for plank in world.seen("Plank") for frame in world.seen("Frame"))
 
 
 def cut(world: World) -> bool:

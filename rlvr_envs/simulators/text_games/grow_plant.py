@@ -122,20 +122,16 @@ def plant(world: World, seed: Thing, pot: Thing) -> str:
     return f"You plant the {seed.words} in the {pot.words}."
 
 
-def _seen(world: World, type_: str) -> list[Thing]:
-    return [thing for thing in world.visible() if thing.type == type_]
-
-
 def _fillings(world: World) -> Iterator[tuple[Thing, Thing]]:
-    return ((can, tap) for can in _seen(world, "WateringCan") for tap in _seen(world, "Tap"))
+    return ((can, tap) for can in world.seen("WateringCan") for tap in world.seen("Tap"))
 
 
 def _waterings(world: World) -> Iterator[tuple[Thing, Thing]]:
-    return ((pot, can) for pot in _seen(world, "Pot") for can in _seen(world, "WateringCan"))
+    return ((pot, can) for pot in world.seen("Pot") for can in world.seen("WateringCan"))
 
 
 def _plantings(world: World) -> Iterator[tuple[Thing, Thing]]:
-    return ((seed, pot) for seed in _seen(world, "Seed") for pot in _seen(world, "Pot"))
+    return ((seed, pot) for seed in world.seen("Seed") for pot in world.seen("Pot"))
 
 
 def tick(world: World) -> str:

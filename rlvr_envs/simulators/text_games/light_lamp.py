@@ -109,13 +109,9 @@ def disconnect(world: World, end: str, wire: Thing) -> str:
     return f"You disconnect the {wire.words}."
 
 
-def _seen(world: World, *types: str) -> list[Thing]:
-    return [thing for thing in world.visible() if thing.type in types]
-
-
 def _connections(world: World) -> Iterator[tuple[str, Thing, str, Thing]]:
-    parts = _seen(world, *PARTS)
-    for wire in _seen(world, "Wire"):
+    parts = world.seen(*PARTS)
+    for wire in world.seen("Wire"):
         # The two ends of a wire that hangs free do the same; one of them is enough.
         for end in ENDS[:1] if wire["one"] is None else ENDS[1:]:
             for part in parts:
@@ -125,7 +121,7 @@ def _connections(world: World) -> Iterator[tuple[str, Thing, str, Thing]]:
 
 
 def _disconnections(world: World) -> Iterator[tuple[str, Thing]]:
-    return ((end, wire) for wire in _seen(world, "Wire") for end in ENDS if wire[end] is not None)
+    return ((end, wire) for wire in world.seen("Wire") for end in ENDS if wire[end] is not None)
 
 
 def ring(world: World, battery: Thing) -> list[Thing] | None:

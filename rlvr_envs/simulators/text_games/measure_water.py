@@ -127,17 +127,13 @@ def pour(world: World, jug: Thing, other: Thing) -> str:
     return f"{flow} litres flow into the {other.words}."
 
 
-def _seen(world: World, *types: str) -> list[Thing]:
-    return [thing for thing in world.visible() if thing.type in types]
-
-
 def _fillings(world: World) -> Iterator[tuple[Thing, Thing]]:
-    return ((jug, tap) for jug in _seen(world, "Jug") for tap in _seen(world, "Tap"))
+    return ((jug, tap) for jug in world.seen("Jug") for tap in world.seen("Tap"))
 
 
 def _pours(world: World) -> Iterator[tuple[Thing, Thing]]:
-    targets = _seen(world, "Jug", "Bowl", "Sink")
-    return ((jug, other) for jug in _seen(world, "Jug") for other in targets if other is not jug)
+    targets = world.seen("Jug", "Bowl", "Sink")
+    return ((jug, other) for jug in world.seen("Jug") for other in targets if other is not jug)
 
 
 def tick(world: World) -> str:

@@ -108,21 +108,17 @@ def paint(world: World, board: Thing, jar: Thing) -> str:
     return f"The {board.words} is {board['colour']} now."
 
 
-def _seen(world: World, *types: str) -> list[Thing]:
-    return [thing for thing in world.visible() if thing.type in types]
-
-
 def _squeezes(world: World) -> Iterator[tuple[Thing, Thing]]:
-    return ((tube, jar) for tube in _seen(world, "Tube") for jar in _seen(world, "Jar"))
+    return ((tube, jar) for tube in world.seen("Tube") for jar in world.seen("Jar"))
 
 
 def _pours(world: World) -> Iterator[tuple[Thing, Thing]]:
-    targets = _seen(world, "Jar", "Sink")
-    return ((jar, other) for jar in _seen(world, "Jar") for other in targets if other is not jar)
+    targets = world.seen("Jar", "Sink")
+    return ((jar, other) for jar in world.seen("Jar") for other in targets if other is not jar)
 
 
 def _paintings(world: World) -> Iterator[tuple[Thing, Thing]]:
-    return ((board, jar) for board in _seen(world, "Board") for jar in _seen(world, "Jar"))
+    return ((board, jar) for board in world.seen("Board") for jar in world.seen("Jar"))
 
 
 def first_mixed(world: World) -> bool:

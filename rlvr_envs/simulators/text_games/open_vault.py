@@ -120,20 +120,16 @@ def dial(world: World, number: int, safe: Thing) -> str:
     return f"The {safe.words} buzzes."
 
 
-def _seen(world: World, type_: str) -> list[Thing]:
-    return [thing for thing in world.visible() if thing.type == type_]
-
-
 def _unlockings(world: World) -> Iterator[tuple[Thing, Thing]]:
-    return ((lock, key) for lock in _seen(world, "LockedBox") for key in _seen(world, "Key"))
+    return ((lock, key) for lock in world.seen("LockedBox") for key in world.seen("Key"))
 
 
 def _oilings(world: World) -> Iterator[tuple[Thing, Thing]]:
-    return ((lock, can) for lock in _seen(world, "LockedBox") for can in _seen(world, "OilCan"))
+    return ((lock, can) for lock in world.seen("LockedBox") for can in world.seen("OilCan"))
 
 
 def _dials(world: World) -> Iterator[tuple[int, Thing]]:
-    return ((number, safe) for safe in _seen(world, "Safe") for number in range(10))
+    return ((number, safe) for safe in world.seen("Safe") for number in range(10))
 
 
 def box_open(world: World) -> bool:

@@ -214,6 +214,10 @@ class World:
         _gather(self.room, found)
         return found
 
+    def seen(self, *types: str) -> list[Thing]:
+        """What can be reached of these types."""
+        return [thing for thing in self.visible() if thing.type in types]
+
     def hold_still(self) -> None:
         """Promise that nothing changes any more: what is visible is looked up only once."""
         self._visible = self.visible()
