@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 import worldmodels
 from rlvr_envs.contexts import load_drawer_starts
 from rlvr_envs.drawer_rules import (
+    CONTROL_HZ,
     HORIZON_STEPS,
     STATE_SIZE,
     TASKS,
@@ -41,7 +42,6 @@ from rlvr_envs.spaces import (
 from worldmodels.api import History, Observation, Prediction, WorldModel
 from worldmodels.video.rt1_actions import is_terminal
 
-STEPS_PER_SECOND = 3
 MAX_RECORDED_STARTS = 1000  # first frames read from a folder of episodes
 RENDER_HEIGHT_PX = 256
 
@@ -259,7 +259,7 @@ class DrawerDreamTask:
         self.observation_space = frame_observation_space(*image_size)
         self.action_space = rt1_action_space()
         self.protocol = {"image_size": list(image_size)}
-        self.render_fps = float(STEPS_PER_SECOND)
+        self.render_fps = float(CONTROL_HZ)
         self._starts, self._fixed, self._reward = starts, fixed, reward
 
     def start(self, generator: np.random.Generator, options: Mapping[str, Any]) -> Start:

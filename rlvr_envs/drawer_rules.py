@@ -32,6 +32,7 @@ CLOSED_AT_MOST_M = 0.05
 TRAVEL_M = 0.28  # a drawer's longest opening; our choice
 MAX_GAP_M = 0.10  # between the fingers
 HORIZON_STEPS = 112
+CONTROL_HZ = 3  # as RT-1's data and SIMPLER
 
 # Middle of each handle's bar with its drawer closed.
 HANDLE_X_M = 0.635

@@ -45,7 +45,6 @@ except (AttributeError, ImportError) as error:
 FloatArray: TypeAlias = NDArray[np.float64]
 
 MODEL_FILE = Path(__file__).parent / "assets" / "drawer.xml"
-CONTROL_HZ = 3  # as RT-1's data and SIMPLER
 SUBSTEPS = 30
 # The command glides over the first 5 sixths of a step, so that the hand has nearly arrived at its end.
 GLIDE_PARTS, HOLD_PARTS = 5, 1

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlvr_envs.drawer_rules import (
+    CONTROL_HZ,
     TASKS,
     DrawerTask,
     checked_reward_rule,
@@ -18,7 +19,7 @@ from rlvr_envs.drawer_rules import (
     drawer_task,
     succeeded,
 )
-from rlvr_envs.simulators.drawer import CONTROL_HZ, DrawerWorld, FloatArray, sample_state
+from rlvr_envs.simulators.drawer import DrawerWorld, FloatArray, sample_state
 from rlvr_envs.simulators.drawer_rendering import DrawerCamera, Look, sample_look
 from rlvr_envs.spaces import (
     RT1_HEIGHT_PX,
