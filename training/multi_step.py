@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -161,20 +162,32 @@ def train_multi_step(
 def multi_step_gates(
     llama: Llama, layout: MultiStepLayout, data: FrameTokens, *, limit: int = 64
 ) -> dict[str, float]:
-    """Likelihoods of evenly spread windows in nats per id: all, ids that change, and with another episode's actions."""
+    """``action_gates`` of evenly spread windows."""
     episodes = torch.arange(min(limit, len(data)))
     last_start = data.frames.shape[1] - layout.num_frames
     starts = (episodes * 7) % (last_start + 1)
     context, frames, actions = data.window(episodes, starts, layout.num_frames)
-    changed = frames[:, 1:] != frames[:, :-1]
+    return action_gates(
+        lambda rows, used: frame_nll(llama, layout, (context[rows], frames[rows], used)),
+        actions,
+        frames[:, 1:] != frames[:, :-1],
+    )
+
+
+def action_gates(
+    nll: Callable[[Tensor, Tensor], Tensor], actions: Tensor, changed: Tensor
+) -> dict[str, float]:
+    """Likelihoods in nats per id: all, ids that change, and both with another episode's actions.
+
+    Args:
+        nll: (rows, their actions) -> losses of these rows.
+        actions: Of all rows.
+        changed: Which ids differ from the frame before, in the shape of the losses.
+    """
+    rows = torch.arange(len(actions))
     results: dict[str, float] = {"kept_ids": float((~changed).float().mean())}
     for name, used in (("", actions), ("shuffled_", actions.roll(1, 0))):
-        losses = torch.cat(
-            [
-                frame_nll(llama, layout, (context[rows], frames[rows], used[rows]))
-                for rows in episodes.split(16)
-            ]
-        )
+        losses = torch.cat([nll(part, used[part]) for part in rows.split(16)])
         results[f"{name}nll"] = float(losses.mean())
         if changed.any():
             results[f"{name}changed_nll"] = float(losses[changed].mean())

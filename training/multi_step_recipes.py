@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from training.frame_data import FrameData
+from training.grpo_task import train_task
 from training.jobs import Job, fitted, model_card, start_run
 from training.multi_step import (
     FrameTokens,
@@ -25,7 +26,7 @@ from training.multi_step import (
     tokenise_frames,
     train_multi_step,
 )
-from training.multi_step_rlvr import MultiStepRLVRRecipe, MultiStepTask, train_multi_step_rlvr
+from training.multi_step_rlvr import MultiStepRLVRRecipe, MultiStepTask
 from training.report import weights_sha256
 from training.run import Run
 from worldmodels.checkpoints import (
@@ -143,7 +144,7 @@ def train_rlvr(job: Job, settings: MultiStepSettings, recipe: MultiStepRLVRRecip
         MultiStepTask(model.tokenizer, model.layout, frames, ids, recipe, perceptual)
         for frames, ids in zip((train, validation), tokens, strict=True)
     ]
-    train_multi_step_rlvr(run, model.llama, tasks[0], tasks[1], recipe, seed=job.seed)
+    train_task(run, model.llama, tasks[0], tasks[1], recipe.grpo, seed=job.seed)
     title = f"{settings.title}, {what}"
     return _saved(job, run, model, tokens[1], title, *_companions(base, job))
 

@@ -22,10 +22,10 @@ from torch import Tensor
 
 from training.data import to_float
 from training.frame_data import FrameData
-from training.grpo_loop import GRPOConfig, GRPOTrainer, Rollout
+from training.grpo_loop import GRPOConfig, Rollout
+from training.grpo_task import validation_answers
 from training.multi_step import FrameTokens, frame_nll, multi_step_gates
 from training.rewards.frames import FrameRewardConfig, frame_scores
-from training.run import Run
 from worldmodels.generate import Forced, Sampled, generate
 from worldmodels.nets.llama import Llama
 from worldmodels.nets.perceptual import Perceptual
@@ -175,39 +175,10 @@ class MultiStepTask:
     @torch.no_grad()
     def validate(self, llama: Llama) -> dict[str, float]:
         """Reward parts and repetition, sampled and greedy, on evenly spread questions with fixed seeds."""
-        step = max(1, len(self.questions) // self.recipe.validation_windows)
-        asked = self.questions[::step][: self.recipe.validation_windows]
         results: dict[str, float] = {}
-        for name, temperature in (("sampled", 1.0), ("greedy", 0.0)):
-            rollout = self.sample(
-                llama, asked, group_size=1, seeds=range(len(asked)), temperature=temperature
-            )
-            rewards, parts = self.score(asked, rollout)
-            results[f"{name}_reward"] = float(rewards.mean())
-            results |= {f"{name}_{key}": float(value.mean()) for key, value in parts.items()}
+        count = self.recipe.validation_windows
+        for name, _, rollout, means in validation_answers(self, llama, count=count):
             ids = rollout.tokens.unflatten(1, (self.horizon, self.layout.dynamic_tokens))
+            results |= means
             results[f"{name}_repeated"] = float((ids[:, -1] == ids[:, -2]).all(-1).float().mean())
         return results | multi_step_gates(llama, self.layout, self.tokens)
-
-
-def train_multi_step_rlvr(
-    run: Run,
-    llama: Llama,
-    train: MultiStepTask,
-    validation: MultiStepTask,
-    recipe: MultiStepRLVRRecipe,
-    *,
-    seed: int,
-) -> None:
-    """Post-train ``llama`` in place; an interrupted run goes on from its newest checkpoint."""
-    trainer = GRPOTrainer(
-        llama,
-        train.questions,
-        rollout=train.sample,
-        score=train.score,
-        logprobs=train.logprobs,
-        config=recipe.grpo,
-        seed=seed,
-        evaluate=validation.validate,
-    )
-    trainer.train(run)

@@ -18,6 +18,7 @@ from training.fit import FitConfig
 from training.frame_data import FrameData
 from training.frame_tokenizers import FrameTokenizerRecipe, train_frame_tokenizer
 from training.grpo_loop import GRPOConfig
+from training.grpo_task import train_task
 from training.jobs import Job, Recipe, fitted, model_card, start_run
 from training.multi_step import MultiStepRecipe
 from training.multi_step_recipes import splits
@@ -31,7 +32,6 @@ from training.single_step import (
     single_step_gates,
     tokenise_single,
     train_single_step,
-    train_single_step_rlvr,
 )
 from worldmodels.checkpoints import (
     load,
@@ -145,7 +145,7 @@ def paper_single_rlvr(job: Job) -> Path:
         SingleStepTask(model.tokenizer, model.layout, frames, ids, recipe, perceptual)
         for frames, ids in zip((train, validation), tokens, strict=True)
     ]
-    train_single_step_rlvr(run, model.llama, tasks[0], tasks[1], recipe, seed=job.seed)
+    train_task(run, model.llama, tasks[0], tasks[1], recipe.grpo, seed=job.seed)
     return _saved(job, run, model, tokens[1], "RT-1 single-step world model, RLVR")
 
 

@@ -12,9 +12,10 @@ import torch
 
 from training.data import PushTData
 from training.fit import FitConfig, seeded
+from training.grpo_task import train_task
 from training.jobs import Job, Recipe, fitted, model_card, start_run, tokenizer_of, weights_of
 from training.mle import MLERecipe, TokenData, gates, tokenise, train_mle
-from training.pusht_rlvr import FrameTask, RLVRRecipe, train_rlvr
+from training.pusht_rlvr import FrameTask, RLVRRecipe
 from training.readers import (
     PoseReader,
     ReaderRecipe,
@@ -168,7 +169,7 @@ def pusht_rlvr(job: Job, recipe: RLVRRecipe = RLVR) -> Path:
             (PushTData.load(store, "validation"), validation),
         )
     ]
-    train_rlvr(run, model, tasks[0], tasks[1], recipe, seed=job.seed)
+    train_task(run, model.dynamics, tasks[0], tasks[1], recipe.grpo, seed=job.seed)
     return _save_world(job, run, model, validation, "PushT RLVR model", tokenizer_of(base))
 
 

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from training.data import PushTData
-from training.grpo_loop import GRPOConfig, GRPOTrainer, Rollout
+from training.grpo_loop import GRPOConfig, Rollout
+from training.grpo_task import validation_answers
 from training.mle import TokenData, gates, token_losses
 from training.rewards.frames import FrameRewardConfig, frame_scores
-from training.run import Run
 from worldmodels.nets.perceptual import Perceptual
 from worldmodels.video.object_dynamics import ObjectDynamics
 from worldmodels.video.object_world import FramePredictions, ObjectWorldModel
@@ -191,16 +191,10 @@ class FrameTask:
     @torch.no_grad()
     def validate(self, dynamics: ObjectDynamics) -> dict[str, float]:
         """Reward parts at temperature 1 and greedy on evenly spread questions, with fixed seeds."""
-        step = max(1, len(self.questions) // self.recipe.validation_windows)
-        asked = self.questions[::step][: self.recipe.validation_windows]
         results: dict[str, float] = {}
-        for name, temperature in (("sampled", 1.0), ("greedy", 0.0)):
-            rollout = self.sample(
-                dynamics, asked, group_size=1, seeds=range(len(asked)), temperature=temperature
-            )
-            rewards, parts = self.score(asked, rollout)
-            results[f"{name}_reward"] = float(rewards.mean())
-            results |= {f"{name}_{key}": float(value.mean()) for key, value in parts.items()}
+        count = self.recipe.validation_windows
+        for name, asked, rollout, means in validation_answers(self, dynamics, count=count):
+            results |= means
             answer = rollout.tokens.unflatten(1, (self.recipe.horizon, -1))[:, -1]
             pose = self.model.pose(answer)
             rows = torch.tensor([q.episode for q in asked])
@@ -218,26 +212,3 @@ class FrameTask:
             if key in ("code_nll", "changed_nll", "proprio_nll")
         }
         return results
-
-
-def train_rlvr(
-    run: Run,
-    model: ObjectWorldModel,
-    train: FrameTask,
-    validation: FrameTask,
-    recipe: RLVRRecipe,
-    *,
-    seed: int,
-) -> None:
-    """Post-train ``model.dynamics`` in place; an interrupted run goes on from its newest checkpoint."""
-    trainer = GRPOTrainer(
-        model.dynamics,
-        train.questions,
-        rollout=train.sample,
-        score=train.score,
-        logprobs=train.logprobs,
-        config=recipe.grpo,
-        seed=seed,
-        evaluate=validation.validate,
-    )
-    trainer.train(run)

@@ -24,8 +24,9 @@ from tqdm import tqdm
 from training.data import tensor_of, to_float
 from training.fit import fit
 from training.frame_data import FrameData
-from training.grpo_loop import GRPOTrainer, Rollout
-from training.multi_step import MultiStepRecipe
+from training.grpo_loop import Rollout
+from training.grpo_task import validation_answers
+from training.multi_step import MultiStepRecipe, action_gates
 from training.multi_step_rlvr import MultiStepRLVRRecipe, Window
 from training.rewards.frames import frame_scores
 from training.run import Run
@@ -109,20 +110,15 @@ def train_single_step(
 def single_step_gates(
     llama: Llama, layout: SingleStepLayout, data: SingleStepTokens, *, limit: int = 64
 ) -> dict[str, float]:
-    """Likelihoods of evenly spread windows in nats per id: all, ids that change, and with another episode's actions."""
+    """``action_gates`` of evenly spread windows."""
     episodes = torch.arange(min(limit, len(data)))
     starts = (episodes * 7) % (data.frames.shape[1] - layout.history)
     frames, actions = data.window(episodes, starts, layout.history)
-    changed = frames[:, -1] != frames[:, -2]
-    results: dict[str, float] = {"kept_ids": float((~changed).float().mean())}
-    for name, used in (("", actions), ("shuffled_", actions.roll(1, 0))):
-        losses = torch.cat(
-            [next_frame_nll(llama, layout, frames[rows], used[rows]) for rows in episodes.split(16)]
-        )
-        results[f"{name}nll"] = float(losses.mean())
-        if changed.any():
-            results[f"{name}changed_nll"] = float(losses[changed].mean())
-    return results
+    return action_gates(
+        lambda rows, used: next_frame_nll(llama, layout, frames[rows], used),
+        actions,
+        frames[:, -1] != frames[:, -2],
+    )
 
 
 class SingleStepTask:
@@ -206,37 +202,7 @@ class SingleStepTask:
     @torch.no_grad()
     def validate(self, llama: Llama) -> Mapping[str, float]:
         """Reward parts, sampled and greedy, on evenly spread questions with fixed seeds."""
-        step = max(1, len(self.questions) // self.recipe.validation_windows)
-        asked = self.questions[::step][: self.recipe.validation_windows]
         results: dict[str, float] = {}
-        for name, temperature in (("sampled", 1.0), ("greedy", 0.0)):
-            rollout = self.sample(
-                llama, asked, group_size=1, seeds=range(len(asked)), temperature=temperature
-            )
-            rewards, parts = self.score(asked, rollout)
-            results[f"{name}_reward"] = float(rewards.mean())
-            results |= {f"{name}_{key}": float(value.mean()) for key, value in parts.items()}
+        for _, _, _, means in validation_answers(self, llama, count=self.recipe.validation_windows):
+            results |= means
         return results | single_step_gates(llama, self.layout, self.tokens)
-
-
-def train_single_step_rlvr(
-    run: Run,
-    llama: Llama,
-    train: SingleStepTask,
-    validation: SingleStepTask,
-    recipe: MultiStepRLVRRecipe,
-    *,
-    seed: int,
-) -> None:
-    """Post-train ``llama`` in place; an interrupted run goes on from its newest checkpoint."""
-    trainer = GRPOTrainer(
-        llama,
-        train.questions,
-        rollout=train.sample,
-        score=train.score,
-        logprobs=train.logprobs,
-        config=recipe.grpo,
-        seed=seed,
-        evaluate=validation.validate,
-    )
-    trainer.train(run)

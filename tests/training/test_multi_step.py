@@ -14,6 +14,7 @@ from training.data import to_float
 from training.fit import FitConfig
 from training.frame_data import FrameData
 from training.grpo_loop import GRPOConfig
+from training.grpo_task import train_task
 from training.multi_step import (
     FrameTokens,
     MultiStepRecipe,
@@ -26,7 +27,6 @@ from training.multi_step_rlvr import (
     MultiStepRLVRRecipe,
     MultiStepTask,
     Window,
-    train_multi_step_rlvr,
     windows_of,
 )
 from training.rewards.frames import FrameRewardConfig
@@ -160,7 +160,7 @@ def test_grpo_runs_resumes_exactly_and_reports(tmp_path, data):
         model = tiny_model()
         task = task_of(model, data, kwargs.pop("recipe", recipe))
         run = Run(folder, recipe, 0, **kwargs)
-        train_multi_step_rlvr(run, model.llama, task, task, task.recipe, seed=0)
+        train_task(run, model.llama, task, task, task.recipe.grpo, seed=0)
         return model.llama.state_dict(), run.metrics()
 
     whole, lines = trained(tmp_path / "whole")

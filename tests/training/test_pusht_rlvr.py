@@ -10,8 +10,9 @@ import torch
 from tests.training.tiny_pusht import tiny_data, tiny_model
 from training.fit import FitConfig
 from training.grpo_loop import GRPOConfig
+from training.grpo_task import train_task
 from training.mle import MLERecipe, gates, tokenise, train_mle
-from training.pusht_rlvr import FrameTask, RLVRRecipe, questions, train_rlvr
+from training.pusht_rlvr import FrameTask, RLVRRecipe, questions
 from training.rewards.frames import FrameRewardConfig
 from training.run import Run
 
@@ -80,7 +81,7 @@ def test_questions_leave_room_for_history_and_horizon(task):
 def test_two_steps_change_the_weights_and_log_validation(task, tmp_path):
     before = {name: value.clone() for name, value in task.model.dynamics.state_dict().items()}
     run = Run(tmp_path / "run", RECIPE, 0)
-    train_rlvr(run, task.model, task, task, RECIPE, seed=0)
+    train_task(run, task.model.dynamics, task, task, RECIPE.grpo, seed=0)
     assert any(not torch.equal(before[k], v) for k, v in task.model.dynamics.state_dict().items())
     last = run.metrics()[-1]
     assert last["logprob_gap"] < 0.1

@@ -11,6 +11,7 @@ from tests.training.toy_frames import STEPS, toy_store
 from training.fit import FitConfig
 from training.frame_data import FrameData
 from training.grpo_loop import GRPOConfig
+from training.grpo_task import train_task
 from training.multi_step import MultiStepRecipe
 from training.multi_step_rlvr import MultiStepRLVRRecipe, Window
 from training.rewards.frames import FrameRewardConfig
@@ -21,7 +22,6 @@ from training.single_step import (
     single_step_gates,
     tokenise_single,
     train_single_step,
-    train_single_step_rlvr,
 )
 from worldmodels.api import History
 from worldmodels.nets.llama import Llama, LlamaConfig
@@ -112,6 +112,6 @@ def test_maximum_likelihood_and_grpo_run(tmp_path, tokenizer, data):
     task = SingleStepTask(tokenizer, LAYOUT, *data, RECIPE, None)
     run = Run(tmp_path / "rlvr", RECIPE, 0)
     start = {name: value.clone() for name, value in llama.state_dict().items()}
-    train_single_step_rlvr(run, llama, task, task, RECIPE, seed=0)
+    train_task(run, llama, task, task, RECIPE.grpo, seed=0)
     assert {"eval/sampled_mae", "eval/greedy_reward", "eval/nll", "reward_mean"} <= set(run.metrics()[-1])
     assert any(not torch.equal(value, start[name]) for name, value in llama.state_dict().items())

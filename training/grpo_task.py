@@ -1,0 +1,95 @@
+"""What a task must offer to be trained by GRPO, and the two things that every video task does with it.
+
+Special: ``train_task`` and ``validation_answers`` are the only places that know both the loop and a task; PushT,
+multi-step and single-step models differ in their questions, nothing else.
+
+Absent: the loop (``training.grpo_loop``) and any particular question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from torch import Tensor, nn
+
+from training.grpo_loop import GRPOConfig, GRPOTrainer, Rollout
+from training.run import Run
+
+PromptT = TypeVar("PromptT")
+
+
+class GRPOTask(Protocol[PromptT]):
+    """Questions, answers and scores over one split; see ``training.grpo_loop`` for the three callables."""
+
+    questions: list[PromptT]
+
+    def sample(
+        self,
+        model: Any,
+        prompts: Sequence[PromptT],
+        *,
+        group_size: int,
+        seeds: Sequence[int],
+        temperature: float,
+    ) -> Rollout:
+        """G answers of every question."""
+        ...
+
+    def score(self, prompts: Sequence[PromptT], rollout: Rollout) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Rewards ``(R,)``, and their parts by name."""
+        ...
+
+    def logprobs(
+        self, model: Any, prompts: Sequence[PromptT], rollout: Rollout, *, temperature: float
+    ) -> Tensor:
+        """Teacher-forced log-probabilities of the answers' tokens."""
+        ...
+
+    def validate(self, model: Any) -> Mapping[str, float]:
+        """Metrics of a model on this split."""
+        ...
+
+
+def train_task(
+    run: Run,
+    model: nn.Module,
+    train: GRPOTask[PromptT],
+    validation: GRPOTask[PromptT],
+    config: GRPOConfig,
+    *,
+    seed: int,
+) -> None:
+    """Post-train ``model`` in place; an interrupted run goes on from its newest checkpoint."""
+    trainer = GRPOTrainer(
+        model,
+        train.questions,
+        rollout=train.sample,
+        score=train.score,
+        logprobs=train.logprobs,
+        config=config,
+        seed=seed,
+        evaluate=validation.validate,
+    )
+    trainer.train(run)
+
+
+def validation_answers(
+    task: GRPOTask[PromptT], model: Any, *, count: int
+) -> Iterator[tuple[str, list[PromptT], Rollout, dict[str, float]]]:
+    """Answers at temperature 1 and greedy to evenly spread questions, with fixed seeds.
+
+    Yields:
+        ``"sampled"`` or ``"greedy"``, the questions, one answer of each, and the means of reward and parts, named
+        ``<mode>_reward`` and ``<mode>_<part>``.
+    """
+    step = max(1, len(task.questions) // count)
+    asked = task.questions[::step][:count]
+    for name, temperature in (("sampled", 1.0), ("greedy", 0.0)):
+        rollout = task.sample(model, asked, group_size=1, seeds=range(len(asked)), temperature=temperature)
+        rewards, parts = task.score(asked, rollout)
+        means = {
+            f"{name}_reward": float(rewards.mean()),
+            **{f"{name}_{key}": float(part.mean()) for key, part in parts.items()},
+        }
+        yield name, asked, rollout, means
