@@ -10,19 +10,17 @@ Absent: choosing checkpoints. Give the test split once, at the end.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from rlvr_envs.drawer_rules import HAND
-from training.drawer_metrics import DrawerInstruments, Floats
+from training.drawer_metrics import DrawerInstruments
 from training.drawer_tables import (
-    Measured,
     difference_table,
     long_table,
     window_table,
@@ -31,7 +29,6 @@ from training.drawer_tables import (
 from training.drawer_truth import TrueRollouts, true_rollouts, with_shuffled_actions
 from training.frame_data import FrameData
 from training.frame_rollouts import (
-    FrameAnswers,
     FrameCases,
     FramePredictor,
     copy_last_frame,
@@ -41,6 +38,7 @@ from training.frame_rollouts import (
 )
 from training.report import Report, RowLog, manifest, source_of, weights_sha256
 from training.rewards.frames import FrameRewardConfig
+from training.rows import Row, computed_row, mean_row
 from worldmodels.episodes import split_of
 from worldmodels.video.multi_step_world import MultiStepWorldModel
 
@@ -138,79 +136,52 @@ def evaluate_drawer(
         folder: Run folder for finished blocks; None keeps nothing.
         progress: Whether to show progress bars.
     """
-    windows = choose_windows(data, config)
     truth = true_rollouts(config.long_episodes, config.horizons[-1], seed=config.long_seed)
-    other = with_shuffled_actions(truth)
-    whole, elsewhere = long_cases(truth), long_cases(other)
     hashes = {name: model_hash(model) for name, model in models.items()}
     tools = {
         "state reader": weights_sha256(instruments.reader),
         "action reader": weights_sha256(instruments.inverse),
         "LPIPS": weights_sha256(instruments.perceptual),
     }
-    shared = {"data": data.store.digest(), "config": config, "instruments": tools}
-
-    def row(
-        cases: FrameCases, name: str, kind: str, predictor: FramePredictor, weights: str = ""
-    ) -> Measured:
-        log = RowLog(folder, f"{name} {kind}", {**shared, "kind": kind, "weights": weights})
-        return _computed(log, cases, predictor, instruments, f"{name} {kind}", progress)
-
+    bench = _Bench(
+        windows=choose_windows(data, config),
+        whole=long_cases(truth),
+        elsewhere=long_cases(with_shuffled_actions(truth)),
+        instruments=instruments,
+        identity={"data": data.store.digest(), "config": config, "instruments": tools},
+        folder=folder,
+        progress=progress,
+    )
+    short: dict[str, Row] = {}
+    long: dict[str, Row] = {}
+    for name, predictor in (("recorded frames", recorded_frames), ("copy last frame", copy_last_frame)):
+        short[name], long[name] = bench.window(name, "", predictor), bench.long(name, "", predictor)
     floors = {weights_sha256(model.tokenizer): model for model in models.values()}
-    short: dict[str, Measured] = {
-        "recorded frames": row(windows, "recorded frames", "window", recorded_frames),
-        "copy last frame": row(windows, "copy last frame", "window", copy_last_frame),
-    }
     for number, (sha, model) in enumerate(floors.items()):
         name = "tokenizer floor" + (f" {number + 1}" if len(floors) > 1 else "")
-        short[name] = row(windows, name, "window", tokenizer_floor(model), sha)
-    places = instruments.reader.config.names[HAND]
-
-    def lived(name: str, kind: str, predictor: FramePredictor, weights: str = "") -> Measured:
-        """Whole episodes, under their own actions and under those of the next one."""
-        own = row(whole, name, f"long{kind}", predictor, weights)
-        return with_distance(own, row(elsewhere, name, f"long, shuffled{kind}", predictor, weights), places)
-
-    long: dict[str, Measured] = {
-        "recorded frames": lived("recorded frames", "", recorded_frames),
-        "copy last frame": lived("copy last frame", "", copy_last_frame),
-    }
+        short[name] = bench.window(name, "", tokenizer_floor(model), sha)
     for name, model in models.items():
-        seeds = config.sampling_seeds
         for rejecting in (False, True) if name in reject else (False,):
             title = f"{name} + rejection" if rejecting else f"{name}, sampled"
-            suffix = ", rejection" * rejecting
-            dreams = [dream(model, seed=s, temperature=1.0, reject_repeats=rejecting) for s in seeds]
-            short[title] = _mean(
-                [
-                    row(windows, name, f"window, seed {s}{suffix}", dreamt, hashes[name])
-                    for s, dreamt in zip(seeds, dreams, strict=True)
-                ],
-                seeds,
-            )
-            long[title] = _mean(
-                [
-                    lived(name, f", seed {s}{suffix}", dreamt, hashes[name])
-                    for s, dreamt in zip(seeds, dreams, strict=True)
-                ],
-                seeds,
+            short[title], long[title] = bench.sampled(
+                name, model, config.sampling_seeds, hashes[name], rejecting=rejecting
             )
         greedy = dream(model, seed=0, temperature=0.0)
-        short[f"{name}, greedy"] = row(windows, name, "window, greedy", greedy, hashes[name])
-        long[f"{name}, greedy"] = lived(name, ", greedy", greedy, hashes[name])
+        short[f"{name}, greedy"] = bench.window(name, ", greedy", greedy, hashes[name])
+        long[f"{name}, greedy"] = bench.long(name, ", greedy", greedy, hashes[name])
     seed = config.bootstrap_seed
     tables = [
-        window_table(short, windows, 1, seed=seed),
-        window_table(short, windows, config.window_frames, seed=seed),
-        *(long_table(long, whole, horizon, seed=seed) for horizon in config.horizons),
+        window_table(short, bench.windows, 1, seed=seed),
+        window_table(short, bench.windows, config.window_frames, seed=seed),
+        *(long_table(long, bench.whole, horizon, seed=seed) for horizon in config.horizons),
     ]
     if compare:
-        tables.append(difference_table(short, windows, compare, rewards, seed=seed))
+        tables.append(difference_table(short, bench.windows, compare, rewards, seed=seed))
     (split,) = {split_of(name) for name in data.ids}
     protocol = {
         "task": "drawer: prediction of recorded windows, and of simulated episodes under the same actions",
         "config": config,
-        "windows": list(windows.units),
+        "windows": list(bench.windows.units),
     }
     return Report(
         name="drawer-prediction",
@@ -219,44 +190,54 @@ def evaluate_drawer(
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Bench:
+    """The cases that all rows share, and what measures them."""
+
+    windows: FrameCases
+    whole: FrameCases
+    elsewhere: FrameCases  # the starts of ``whole`` under the actions of the next episode
+    instruments: DrawerInstruments
+    identity: Mapping[str, Any]
+    folder: str | Path | None
+    progress: bool
+
+    def window(self, name: str, kind: str, predictor: FramePredictor, weights: str = "") -> Row:
+        """Recorded windows."""
+        return self._row(self.windows, name, f"window{kind}", predictor, weights)
+
+    def long(self, name: str, kind: str, predictor: FramePredictor, weights: str = "") -> Row:
+        """Whole episodes, under their own actions and under those of the next one."""
+        own = self._row(self.whole, name, f"long{kind}", predictor, weights)
+        aside = self._row(self.elsewhere, name, f"long, shuffled{kind}", predictor, weights)
+        return with_distance(own, aside, self.instruments.reader.config.names[HAND])
+
+    def sampled(
+        self, name: str, model: MultiStepWorldModel, seeds: tuple[int, ...], weights: str, *, rejecting: bool
+    ) -> tuple[Row, Row]:
+        """The means over sampling seeds of windows and of whole episodes."""
+        of_seed = []
+        for seed in seeds:
+            predictor = dream(model, seed=seed, temperature=1.0, reject_repeats=rejecting)
+            kind = f", seed {seed}" + ", rejection" * rejecting
+            of_seed.append(
+                (self.window(name, kind, predictor, weights), self.long(name, kind, predictor, weights))
+            )
+        short, long = zip(*of_seed, strict=True)
+        return mean_row(short, seeds), mean_row(long, seeds)
+
+    def _row(self, cases: FrameCases, name: str, kind: str, predictor: FramePredictor, weights: str) -> Row:
+        return computed_row(
+            RowLog(self.folder, f"{name} {kind}", {**self.identity, "kind": kind, "weights": weights}),
+            lambda numbers: predictor(cases.take(numbers), numbers),
+            lambda answers, numbers: self.instruments.measure(answers, cases.take(numbers)),
+            count=len(cases),
+            block=_BLOCK,
+            title=f"{name} {kind}",
+            progress=self.progress,
+        )
+
+
 def model_hash(model: MultiStepWorldModel) -> str:
     """Hash of a world model's weights."""
     return weights_sha256(model.tokenizer, model.llama)
-
-
-def _computed(
-    log: RowLog,
-    cases: FrameCases,
-    predictor: FramePredictor,
-    instruments: DrawerInstruments,
-    title: str,
-    progress: bool,
-) -> Measured:
-    blocks = {
-        str(first): list(range(first, min(first + _BLOCK, len(cases))))
-        for first in range(0, len(cases), _BLOCK)
-    }
-    todo = log.missing(list(blocks))
-    for block in tqdm(todo, desc=title, unit="block", disable=None if progress else True):
-        part = cases.take(blocks[block])
-        started = time.perf_counter()
-        answers: FrameAnswers = predictor(part, blocks[block])
-        seconds = time.perf_counter() - started
-        measured = instruments.measure(answers, part)
-        plain = {name: _six_digits(values) for name, values in measured.items()}
-        log.add(block, {"metrics": plain, "seconds": seconds, "tokens": answers.tokens})
-    parts = [log.parts[block] for block in blocks]
-    metrics = {
-        key: np.concatenate([np.array(p["metrics"][key]) for p in parts]) for key in parts[0]["metrics"]
-    }
-    return Measured(metrics, sum(p["seconds"] for p in parts), sum(p["tokens"] for p in parts))
-
-
-def _six_digits(values: Floats) -> list[list[float]]:
-    return [[float(f"{x:.6g}") for x in line] for line in values.tolist()]
-
-
-def _mean(rows: Sequence[Measured], seeds: tuple[int, ...]) -> Measured:
-    """The mean of several sampling runs, case by case; seconds and tokens are those of all."""
-    metrics = {key: np.mean([row.metrics[key] for row in rows], axis=0) for key in rows[0].metrics}
-    return Measured(metrics, sum(row.seconds for row in rows), sum(row.tokens for row in rows), seeds)

@@ -20,11 +20,10 @@ from rlvr_envs.drawer_rules import HAND, OPENINGS
 from training.data import to_float
 from training.frame_rollouts import FrameAnswers, FrameCases
 from training.rewards.frames import FrameRewardConfig, frame_scores
+from training.rows import Floats
 from worldmodels.nets.perceptual import Perceptual
 from worldmodels.video.rt1_actions import RT1_PARTS
 from worldmodels.video.state_reader import StateReader
-
-Floats = NDArray[np.float64]
 
 # Every part is wanted, none weighed.
 _PICTURE = FrameRewardConfig(mae=1.0, mse=1.0, psnr=1.0, ssim=1.0, lpips=1.0)

@@ -9,28 +9,19 @@ Absent: computing predictions (``training.drawer_evaluate``).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from training.drawer_metrics import Floats, moved
+from training.drawer_metrics import moved
 from training.frame_rollouts import FrameCases
 from training.report import Cell, Column, Table
 from training.rewards.frames import FrameRewardConfig
+from training.rows import Floats, Row
 from training.statistics import Estimate, bootstrap_mean, paired_bootstrap, ratio_of_means
 
 _HIGHER_IS_BETTER = ("psnr", "ssim")
-
-
-@dataclass(frozen=True)
-class Measured:
-    """One row: metrics ``(N, H)`` by name, and what they cost."""
-
-    metrics: Mapping[str, Floats]
-    seconds: float
-    tokens: int
-    seeds: tuple[int, ...] = ()
 
 
 _METRIC_COLUMNS = (
@@ -48,7 +39,7 @@ _METRIC_COLUMNS = (
 _PICTURE = ("lpips", "mae", "mse", "psnr", "ssim")
 
 
-def _case_values(row: Measured, cases: FrameCases, key: str, steps: int) -> tuple[Floats, list[str]] | None:
+def _case_values(row: Row, cases: FrameCases, key: str, steps: int) -> tuple[Floats, list[str]] | None:
     """One value per (moved) case: pictures and following averaged over frames 1 .. steps, others of the last one.
 
     ``repetition`` is whether the last two frames are equal, as published.
@@ -65,12 +56,12 @@ def _case_values(row: Measured, cases: FrameCases, key: str, steps: int) -> tupl
     return of_case[chosen], [unit for unit, wanted in zip(cases.units, chosen, strict=True) if wanted]
 
 
-def _estimate(row: Measured, cases: FrameCases, key: str, steps: int, *, seed: int) -> Estimate | None:
+def _estimate(row: Row, cases: FrameCases, key: str, steps: int, *, seed: int) -> Estimate | None:
     found = _case_values(row, cases, key, steps)
     return None if found is None else bootstrap_mean(found[0], units=found[1], seed=seed)
 
 
-def window_table(rows: Mapping[str, Measured], cases: FrameCases, steps: int, *, seed: int) -> Table:
+def window_table(rows: Mapping[str, Row], cases: FrameCases, steps: int, *, seed: int) -> Table:
     """All metrics after so many frames of a recorded window."""
     cells: dict[str, dict[str, Cell]] = {}
     for name, row in rows.items():
@@ -109,7 +100,7 @@ def window_table(rows: Mapping[str, Measured], cases: FrameCases, steps: int, *,
     )
 
 
-def with_distance(row: Measured, aside: Measured, names: Sequence[str]) -> Measured:
+def with_distance(row: Row, aside: Row, names: Sequence[str]) -> Row:
     """A row with ``apart_cm``: how far the gripper is from where other actions have brought it, frame by frame.
 
     Args:
@@ -121,7 +112,7 @@ def with_distance(row: Measured, aside: Measured, names: Sequence[str]) -> Measu
     return replace(row, metrics={**row.metrics, "apart_cm": 100 * np.linalg.norm(here - there, axis=-1)})
 
 
-def long_table(rows: Mapping[str, Measured], cases: FrameCases, steps: int, *, seed: int) -> Table:
+def long_table(rows: Mapping[str, Row], cases: FrameCases, steps: int, *, seed: int) -> Table:
     """After ``steps`` frames of an episode; rows from ``with_distance``."""
     real = rows["recorded frames"].metrics["apart_cm"][:, steps - 1]
     cells: dict[str, dict[str, Cell]] = {}
@@ -164,7 +155,7 @@ def long_table(rows: Mapping[str, Measured], cases: FrameCases, steps: int, *, s
 
 
 def difference_table(
-    rows: Mapping[str, Measured],
+    rows: Mapping[str, Row],
     cases: FrameCases,
     pairs: Sequence[tuple[str, str]],
     rewards: Mapping[str, FrameRewardConfig],

@@ -12,10 +12,10 @@ Absent: choosing checkpoints. Give the test split once, at the end.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -26,24 +26,31 @@ from tqdm import tqdm
 from training.data import PushTData, pose_errors, pose_of, to_float
 from training.evaluate_tables import (
     BestOf,
-    Row,
     best_of_table,
     difference_table,
     gate_losses,
     gate_table,
     headline_table,
-    mean_row,
     prediction_tables,
+)
+from training.predictors import (
+    Answers,
+    Predictor,
+    copy_last,
+    recorded,
+    rollout,
+    tokenizer_floor,
+    window_seeds,
 )
 from training.readers import PoseReader
 from training.report import Report, RowLog, manifest, model_sha256, source_of, weights_sha256
 from training.rewards.frames import FrameRewardConfig, frame_scores
+from training.rows import Row, blocks, computed_row, mean_row, six_digits
 from training.windows import MOVED_DEG, MOVED_PX, Windows, choose_windows
 from worldmodels.api import WorldModel
 from worldmodels.episodes import split_of
 from worldmodels.nets.perceptual import Perceptual
-from worldmodels.sampling import derive
-from worldmodels.video.object_world import FramePredictions, ObjectWorldModel
+from worldmodels.video.object_world import ObjectWorldModel
 
 _PICTURE = FrameRewardConfig(
     mae=1.0, mse=1.0, psnr=1.0, ssim=1.0, lpips=1.0
@@ -87,90 +94,6 @@ class PredictionConfig:
                 f"best_of is {self.best_of} and reward.lpips {self.reward.lpips}: every N must divide the largest one,"
                 " and the reward must contain LPIPS, which the best-of-N table shows"
             )
-
-
-@dataclass(frozen=True)
-class Answers:
-    """What a row predicts for N windows.
-
-    Attributes:
-        image: ``(N, H, h, w, 3)`` uint8.
-        proprio: ``(N, H, 4)``.
-        states: ``(N, H, 7)`` as the row itself sees them.
-        tokens: Generated tokens.
-    """
-
-    image: NDArray[np.uint8]
-    proprio: NDArray[np.float32]
-    states: NDArray[np.float64]
-    tokens: int = 0
-
-
-Predictor = Callable[[Windows, Sequence[int]], Answers]
-"""Windows, and their numbers in the whole list (for seeds) -> answers."""
-
-
-def copy_last(windows: Windows, _: Sequence[int]) -> Answers:
-    """Nothing changes after the last history frame."""
-    now, count = windows.history - 1, windows.horizon
-    return Answers(
-        np.repeat(windows.images(now, 1), count, axis=1),
-        np.repeat(windows.proprio(now, 1), count, axis=1),
-        np.repeat(windows.states(now, 1), count, axis=1),
-    )
-
-
-def recorded(windows: Windows, _: Sequence[int]) -> Answers:
-    """The truth: what remains is the error of the pose reader."""
-    where = (windows.history, windows.horizon)
-    return Answers(windows.images(*where), windows.proprio(*where), windows.states(*where))
-
-
-def tokenizer_floor(model: ObjectWorldModel) -> Predictor:
-    """The true tokens, decoded: what a perfect model on this tokenizer would give."""
-
-    def predict(windows: Windows, _: Sequence[int]) -> Answers:
-        where = (windows.history, windows.horizon)
-        images, proprio = windows.images(*where), windows.proprio(*where)
-        shape = images.shape[:2]
-        tokens = model.encode([{"image": images[i], "proprio": proprio[i]} for i in np.ndindex(shape)])
-        decoded = FramePredictions(model.tokenizer, model.dynamics, tokens, torch.zeros(tokens.shape))
-        seen = decoded.observations()
-        return Answers(
-            seen["image"].reshape(images.shape),
-            seen["proprio"].reshape(proprio.shape),
-            decoded.states().astype(np.float64).reshape(*shape, -1),
-        )
-
-    return predict
-
-
-def rollout(model: ObjectWorldModel, *, seed: int, temperature: float) -> Predictor:
-    """A world model from its histories; a window's draws depend on its number and ``seed`` only."""
-    world = cast(WorldModel, model)
-
-    def predict(windows: Windows, numbers: Sequence[int]) -> Answers:
-        state = world.start(windows.histories(), seeds=window_seeds(seed, numbers))
-        actions = windows.actions(windows.history - 1, windows.horizon)
-        seen, states = [], []
-        for step in range(windows.horizon):
-            state, predictions = world.step(state, actions[:, step], temperature=temperature)
-            seen.append(predictions.observations())
-            states.append(predictions.states())
-        return Answers(
-            np.stack([o["image"] for o in seen], axis=1),
-            np.stack([o["proprio"] for o in seen], axis=1),
-            np.stack(cast(Any, states), axis=1).astype(np.float64),
-            len(windows) * windows.horizon * model.dynamics.layout.slots,
-        )
-
-    return predict
-
-
-def window_seeds(seed: int, numbers: Sequence[int]) -> list[int]:
-    """Seeds of the windows with these numbers."""
-    seeds: list[int] = derive(torch.tensor(seed), torch.tensor(list(numbers)) + 1).tolist()
-    return seeds
 
 
 @dataclass(frozen=True)
@@ -284,10 +207,18 @@ def evaluate_prediction(
     instruments = Instruments(reader, perceptual, vgg)
 
     def row(name: str, kind: str, predictor: Predictor, weights: str | None = None) -> Row:
-        log = RowLog(folder, f"predict {name} {kind}", {**shared, "kind": kind, "weights": weights})
-        title = f"{name} {kind}".strip()
-        return _computed(
-            log, windows, predictor, instruments, title, progress, vgg_windows=config.vgg_windows
+        def measure(answers: Answers, numbers: list[int]) -> dict[str, NDArray[np.float64]]:
+            few = sum(number < config.vgg_windows for number in numbers)
+            return instruments.measure(answers, windows.take(numbers), vgg_windows=few)
+
+        return computed_row(
+            RowLog(folder, f"predict {name} {kind}", {**shared, "kind": kind, "weights": weights}),
+            lambda numbers: predictor(windows.take(numbers), numbers),
+            measure,
+            count=len(windows),
+            block=_BLOCK,
+            title=f"{name} {kind}".strip(),
+            progress=progress,
         )
 
     rows = {
@@ -355,45 +286,6 @@ def _distinct_tokenizers(models: Mapping[str, ObjectWorldModel]) -> dict[str, Ob
     }
 
 
-def _blocks(count: int, size: int) -> dict[str, list[int]]:
-    """Window numbers of each block; a block is always computed whole, so its batches never differ."""
-    return {str(first): list(range(first, min(first + size, count))) for first in range(0, count, size)}
-
-
-def _computed(
-    log: RowLog,
-    windows: Windows,
-    predictor: Predictor,
-    instruments: Instruments,
-    title: str,
-    progress: bool,
-    *,
-    vgg_windows: int,
-) -> Row:
-    blocks = _blocks(len(windows), _BLOCK)
-    for block in tqdm(
-        log.missing(list(blocks)), desc=title, unit="block", disable=None if progress else True
-    ):
-        part = windows.take(blocks[block])
-        started = time.perf_counter()
-        answers = predictor(part, blocks[block])
-        seconds = time.perf_counter() - started
-        few = sum(number < vgg_windows for number in blocks[block])
-        measured = instruments.measure(answers, part, vgg_windows=few)
-        plain = {name: _six_digits(values) for name, values in measured.items()}
-        log.add(block, {"metrics": plain, "seconds": seconds, "tokens": answers.tokens})
-    parts = [log.parts[block] for block in blocks]
-    metrics = {
-        key: np.concatenate([np.array(p["metrics"][key]) for p in parts if key in p["metrics"]])
-        for key in parts[0]["metrics"]
-    }
-    return Row(metrics, sum(p["seconds"] for p in parts), sum(p["tokens"] for p in parts))
-
-
-def _six_digits(values: NDArray[np.float64]) -> list[list[float]]:
-    return [[float(f"{x:.6g}") for x in line] for line in values.tolist()]
-
-
 def _best_of(
     log: RowLog,
     windows: Windows,
@@ -405,13 +297,13 @@ def _best_of(
 ) -> BestOf:
     """Rewards and LPIPS of many one-step samples of each window."""
     samples, world = max(config.best_of), cast(WorldModel, model)
-    blocks = _blocks(len(windows), _BEST_OF_BLOCK)
+    numbered = blocks(len(windows), _BEST_OF_BLOCK)
     for block in tqdm(
-        log.missing(list(blocks)), desc=title, unit="block", disable=None if progress else True
+        log.missing(list(numbered)), desc=title, unit="block", disable=None if progress else True
     ):
-        part = windows.take(blocks[block])
+        part = windows.take(numbered[block])
         started = time.perf_counter()
-        state = world.start(part.histories(), seeds=window_seeds(0, blocks[block])).fork(samples)
+        state = world.start(part.histories(), seeds=window_seeds(0, numbered[block])).fork(samples)
         actions = np.repeat(part.actions(part.history - 1, 1)[:, 0], samples, axis=0)
         _, predictions = world.step(state, actions, temperature=1.0)
         seen = predictions.observations()
@@ -426,8 +318,8 @@ def _best_of(
         )
         shape = (len(part), samples)
         values = {"reward": rewards, "lpips": parts["lpips"]}
-        plain = {name: _six_digits(value.double().numpy().reshape(shape)) for name, value in values.items()}
+        plain = {name: six_digits(value.double().numpy().reshape(shape)) for name, value in values.items()}
         log.add(block, {**plain, "seconds": seconds})
-    parts_of = [log.parts[block] for block in blocks]
+    parts_of = [log.parts[block] for block in numbered]
     reward, lpips = (np.concatenate([np.array(p[key]) for p in parts_of]) for key in ("reward", "lpips"))
     return BestOf(reward, lpips, sum(p["seconds"] for p in parts_of), model.dynamics.layout.slots)

@@ -13,17 +13,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from training.data import PushTData
 from training.mle import gates, tokenise
 from training.report import Cell, Column, Table
 from training.rewards.frames import FrameRewardConfig
+from training.rows import Floats, Row
 from training.statistics import Estimate, bootstrap_mean, paired_bootstrap
 from training.windows import Windows
 from worldmodels.video.object_world import ObjectWorldModel
-
-Floats = NDArray[np.float64]
 
 _GATE_EPISODES = 256
 _GATE_STEPS = (1, 5)  # how far ahead the pose error is asked for
@@ -70,23 +68,6 @@ _REWARDED_BY = {**{name: name for name in _OF_REWARD}, "proprio_px": "proprio", 
 
 
 @dataclass(frozen=True)
-class Row:
-    """Measured predictions of N windows.
-
-    Attributes:
-        metrics: ``(N, H)`` by name; ``vgg`` is ``(M, 1)`` for the first M windows.
-        seconds: Time of predicting (not of measuring).
-        tokens: Generated tokens.
-        seeds: Sampling seeds that it is a mean over; empty if nothing was sampled.
-    """
-
-    metrics: Mapping[str, Floats]
-    seconds: float
-    tokens: int
-    seeds: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
 class BestOf:
     """Many one-step samples of each window: ``reward`` and ``lpips`` ``(N, samples)``."""
 
@@ -94,12 +75,6 @@ class BestOf:
     lpips: Floats
     seconds: float
     tokens_per_frame: int
-
-
-def mean_row(rows: Sequence[Row], seeds: tuple[int, ...]) -> Row:
-    """The mean of several sampling runs, window by window; seconds and tokens are those of all."""
-    metrics = {key: np.mean([row.metrics[key] for row in rows], axis=0) for key in rows[0].metrics}
-    return Row(metrics, sum(row.seconds for row in rows), sum(row.tokens for row in rows), seeds)
 
 
 def prediction_tables(rows: Mapping[str, Row], windows: Windows, *, seed: int) -> list[Table]:

@@ -13,11 +13,12 @@ from training.collect_drawer import DrawerCollectConfig, collect_drawer
 from training.drawer_evaluate import DrawerTableConfig, choose_windows, evaluate_drawer, long_cases
 from training.drawer_metrics import DrawerInstruments, moved
 from training.drawer_recipes import ACTION_NAMES
-from training.drawer_tables import Measured, difference_table
+from training.drawer_tables import difference_table
 from training.drawer_truth import live, true_rollouts, with_shuffled_actions
 from training.frame_data import FrameData
 from training.frame_rollouts import MAX_TRIES, copy_last_frame, dream, recorded_frames
 from training.rewards.frames import FrameRewardConfig
+from training.rows import Row
 from worldmodels.episodes import EpisodeStore
 from worldmodels.nets.llama import Llama, LlamaConfig
 from worldmodels.nets.perceptual import Perceptual
@@ -206,12 +207,12 @@ def test_the_report_has_every_row_and_is_computed_once(data, model, instruments,
 def test_differences_say_which_is_better_and_what_was_rewarded(data):
     cases = choose_windows(data, CONFIG)
 
-    def measured(level: float) -> Measured:
+    def measured(level: float) -> Row:
         names = (
             *("lpips", "mae", "mse", "psnr", "ssim"),
             *("gripper_cm", "drawer_mm", "following_cm", "repetition"),
         )
-        return Measured({name: np.full((4, 3), level) for name in names}, 1.0, 1)
+        return Row({name: np.full((4, 3), level) for name in names}, 1.0, 1)
 
     rows = {
         f"{name}, {mode}": measured(level)

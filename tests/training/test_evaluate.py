@@ -9,9 +9,11 @@ import torch
 import training.evaluate as evaluate
 from tests.training.tiny_pusht import alex, tiny_data, tiny_model, tiny_reader
 from training.data import pose_errors, pose_of, to_float
-from training.evaluate import PredictionConfig, copy_last, evaluate_prediction, rollout
-from training.evaluate_tables import BestOf, Row, best_of_table, case_values, difference_table, mean_row
+from training.evaluate import PredictionConfig, evaluate_prediction
+from training.evaluate_tables import BestOf, best_of_table, case_values, difference_table
+from training.predictors import copy_last, rollout
 from training.rewards.frames import FrameRewardConfig, mse
+from training.rows import Row, mean_row
 from training.windows import Windows, choose_windows
 from worldmodels.api import History
 
