@@ -54,6 +54,91 @@ class ReconstructionConfig:
     autocast: bool = False
 
 
+class _Networks:
+    """The tokenizer and, where it is asked for, the discriminator, each with its optimiser."""
+
+    def __init__(self, model: nn.Module, config: ReconstructionConfig, *, seed: int, image_side: int) -> None:
+        self.config = config
+        self.modules: dict[str, nn.Module] = {"model": model}
+        self.judge: PatchDiscriminator | None = None
+        if config.adversarial_weight > 0:
+            layers, width = config.discriminator_layers, config.discriminator_width
+            self.judge = seeded(
+                lambda: PatchDiscriminator(layers=layers, width=width, image_size=image_side), seed
+            )
+            self.modules["judge"] = self.judge
+        self.optimisers = {
+            name: optimiser(module.parameters(), config.fit) for name, module in self.modules.items()
+        }
+
+    def restore(self, kept: Snapshot) -> None:
+        """Go back to a checkpoint."""
+        for name, module in self.modules.items():
+            module.load_state_dict(kept.tensors[name])
+            restore_optimiser(
+                self.optimisers[name], kept.tensors[f"{name}_optimiser"], kept.state[f"{name}_optimiser"]
+            )
+
+    def snapshot(self) -> Snapshot:
+        """What a checkpoint holds."""
+        tensors: dict[str, Mapping[str, Tensor]] = {
+            name: module.state_dict() for name, module in self.modules.items()
+        }
+        state: dict[str, Any] = {}
+        for name, adam in self.optimisers.items():
+            tensors[f"{name}_optimiser"], state[f"{name}_optimiser"] = flatten_optimiser(adam)
+        return Snapshot(tensors=tensors, state=state)
+
+    def update(self, name: str, loss: Tensor, step: int) -> float:
+        """One step of one of them; the norm of its gradient."""
+        rate = self.config.fit.learning_rate
+        if not torch.isfinite(loss):
+            raise FloatingPointError(
+                f"the {name} loss is {loss.item()} at step {step}; lower learning_rate (now {rate})"
+            )
+        self.optimisers[name].zero_grad(set_to_none=True)
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(self.modules[name].parameters(), self.config.fit.max_grad_norm)
+        for group in self.optimisers[name].param_groups:
+            group["lr"] = learning_rate(step, self.config.fit)
+        self.optimisers[name].step()
+        return float(norm)
+
+    def step(
+        self,
+        step: int,
+        decoded: Tensor,
+        target: Tensor,
+        weights: Tensor | None,
+        perceptual: Perceptual | None,
+    ) -> dict[str, Any]:
+        """Losses and updates of one batch; what to log."""
+        config = self.config
+        errors = (decoded - target).abs()
+        l1 = errors.mean()
+        total = config.l1_weight * (l1 if weights is None else (errors * (weights / weights.mean())).mean())
+        line: dict[str, Any] = {"l1": float(l1.detach())}
+        if config.perceptual_weight > 0 and perceptual is not None:
+            some = slice(0, config.perceptual_frames)
+            with torch.autocast(decoded.device.type, torch.bfloat16, enabled=config.autocast):
+                lpips = perceptual.distance(decoded[some], target[some]).mean()
+            total = total + config.perceptual_weight * lpips
+            line["lpips"] = float(lpips.detach())
+        judge = self.judge if step >= config.adversarial_from else None
+        if judge is not None:
+            judge.requires_grad_(False)
+            fooled = generator_loss(judge(decoded))
+            judge.requires_grad_(True)
+            total = total + config.adversarial_weight * fooled
+            line["generator"] = float(fooled.detach())
+        line["grad_norm"] = self.update("model", total, step)
+        if judge is not None:
+            loss = discriminator_loss(judge(target), judge(decoded.detach()))
+            self.update("judge", loss, step)
+            line["discriminator"] = float(loss.detach())
+        return line
+
+
 def train_reconstruction(
     run: Run,
     model: nn.Module,
@@ -83,83 +168,24 @@ def train_reconstruction(
     """
     if config.perceptual_weight > 0 and perceptual is None:
         raise ValueError("perceptual_weight > 0 needs perceptual=Perceptual('vgg' or 'alex'); or set it to 0")
-    modules: dict[str, nn.Module] = {"model": model}
-    judge: PatchDiscriminator | None = None
-    if config.adversarial_weight > 0:
-        judge = seeded(
-            lambda: PatchDiscriminator(
-                layers=config.discriminator_layers, width=config.discriminator_width, image_size=image_side
-            ),
-            seed,
-        )
-        modules["judge"] = judge
-    optimisers = {name: optimiser(module.parameters(), config.fit) for name, module in modules.items()}
+    networks = _Networks(model, config, seed=seed, image_side=image_side)
     first = 0
     if (loaded := run.load()) is not None:
         first, kept = loaded
-        for name, module in modules.items():
-            module.load_state_dict(kept.tensors[name])
-            restore_optimiser(
-                optimisers[name], kept.tensors[f"{name}_optimiser"], kept.state[f"{name}_optimiser"]
-            )
-
-    def update(name: str, loss: Tensor, step: int) -> Tensor:
-        if not torch.isfinite(loss):
-            raise FloatingPointError(
-                f"the {name} loss is {loss.item()} at step {step}; lower learning_rate (now "
-                f"{config.fit.learning_rate})"
-            )
-        optimisers[name].zero_grad(set_to_none=True)
-        loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(modules[name].parameters(), config.fit.max_grad_norm)
-        for group in optimisers[name].param_groups:
-            group["lr"] = learning_rate(step, config.fit)
-        optimisers[name].step()
-        return norm
+        networks.restore(kept)
+    every, steps = config.fit.evaluate_every, config.fit.steps
+    device = next(model.parameters()).device.type
 
     def body(step: int) -> Mapping[str, Any]:
         model.train()
-        device = next(model.parameters()).device
-        with torch.autocast(device.type, torch.bfloat16, enabled=config.autocast):
+        with torch.autocast(device, torch.bfloat16, enabled=config.autocast):
             decoded, target, weights = reconstruct(np.random.default_rng([seed, step]))
-        decoded = decoded.float()
-        errors = (decoded - target).abs()
-        l1 = errors.mean()
-        weighted = l1 if weights is None else (errors * (weights / weights.mean())).mean()
-        total = config.l1_weight * weighted
-        line: dict[str, Any] = {"l1": float(l1.detach())}
-        if config.perceptual_weight > 0 and perceptual is not None:
-            some = slice(0, config.perceptual_frames)
-            with torch.autocast(device.type, torch.bfloat16, enabled=config.autocast):
-                lpips = perceptual.distance(decoded[some], target[some]).mean()
-            total = total + config.perceptual_weight * lpips
-            line["lpips"] = float(lpips.detach())
-        joined = judge if judge is not None and step >= config.adversarial_from else None
-        if joined is not None:
-            joined.requires_grad_(False)
-            fooled = generator_loss(joined(decoded))
-            joined.requires_grad_(True)
-            total = total + config.adversarial_weight * fooled
-            line["generator"] = float(fooled.detach())
-        line["grad_norm"] = float(update("model", total, step))
-        if joined is not None:
-            loss = discriminator_loss(joined(target), joined(decoded.detach()))
-            update("judge", loss, step)
-            line["discriminator"] = float(loss.detach())
-        if evaluate is not None and (
-            (step + 1) % config.fit.evaluate_every == 0 or step + 1 == config.fit.steps
-        ):
+        line = networks.step(step, decoded.float(), target, weights, perceptual)
+        if evaluate is not None and ((step + 1) % every == 0 or step + 1 == steps):
             model.eval()
             with torch.no_grad():
                 line |= {f"validation/{key}": value for key, value in evaluate().items()}
         return line
 
-    def snapshot() -> Snapshot:
-        tensors: dict[str, Mapping[str, Tensor]] = {name: m.state_dict() for name, m in modules.items()}
-        state: dict[str, Any] = {}
-        for name, adam in optimisers.items():
-            tensors[f"{name}_optimiser"], state[f"{name}_optimiser"] = flatten_optimiser(adam)
-        return Snapshot(tensors=tensors, state=state)
-
-    run.loop(config.fit.steps, body, snapshot, first=first, checkpoint_every=config.fit.checkpoint_every)
+    run.loop(steps, body, networks.snapshot, first=first, checkpoint_every=config.fit.checkpoint_every)
     model.eval()
