@@ -41,6 +41,17 @@ TRANSFORMER = LlamaConfig(
 )
 
 
+COLUMNS = (
+    Column(key="generate", title="ids, s"),
+    Column(key="decode", title="picture, s"),
+    Column(key="total", title="frame, s"),
+    Column(key="ratio", title="times plain", digits=1),
+    Column(key="memory_limit", title="reading the weights alone, s"),
+    Column(key="bandwidth", title="GB/s", digits=0),
+    Column(key="gemm", title="G multiply-adds/s", digits=0),
+)
+
+
 def seconds(work: Callable[[], Any], repeats: int) -> float:
     """Best wall time of several runs."""
     found = []
@@ -98,6 +109,45 @@ def our_frames(
     return float(np.mean(generating[1:])), float(np.mean(decoding[1:]))
 
 
+def measured_rows(frames: int, environments: int, seed: int) -> dict[str, dict[str, Any]]:
+    """Seconds of a frame in every way of making it, beside the machine's limits."""
+    llama = Llama(TRANSFORMER, seed=seed).eval()
+    tokenizer = CompressiveTokenizer(CompressiveTokenizerConfig(), seed=seed).eval()
+    theirs = LlamaForCausalLM(HuggingFaceConfig(**TRANSFORMER.to_hf())).eval()
+    theirs.load_state_dict(llama.state_dict())
+    generator = np.random.default_rng(seed)
+    frame = generator.integers(0, 256, (256, 320, 3), dtype=np.uint8)
+    window = torch.from_numpy(generator.integers(0, LAYOUT.dynamic_vocab, (1, LAYOUT.prompt.stop)))
+    weights = sum(parameter.numel() for parameter in llama.parameters())
+
+    def row(generating: float, decoding: float, count: int, dtype: torch.dtype) -> dict[str, Any]:
+        read, products = limits(dtype)
+        # A token reads all weights once, however many environments share it.
+        memory = LAYOUT.dynamic_tokens * weights * dtype.itemsize / read
+        return {
+            "generate": generating / count,
+            "decode": decoding / count,
+            "total": (generating + decoding) / count,
+            "memory_limit": memory / count,
+            "gemm": products / 1e9,
+            "bandwidth": read / 1e9,
+        }
+
+    context = window[:, : LAYOUT.context_tokens]
+    plain = np.mean([plain_frame(theirs, tokenizer, window, context) for _ in range(frames)], axis=0)
+    model = MultiStepWorldModel(tokenizer, llama, LAYOUT, RT1_BINS)
+    half = model.in_bfloat16()
+    several = f"ours, bfloat16, {environments} environments, each"
+    rows = {
+        "plain, float32": row(*plain.tolist(), 1, torch.float32),
+        "ours, float32": row(*our_frames(model, frame, frames, 1), 1, torch.float32),
+        "ours, bfloat16": row(*our_frames(half, frame, frames, 1), 1, torch.bfloat16),
+        several: row(*our_frames(half, frame, frames, environments), environments, torch.bfloat16),
+    }
+    base = rows["plain, float32"]["total"]
+    return {name: {**cells, "ratio": base / cells["total"]} for name, cells in rows.items()}
+
+
 def main(frames: int = 3, threads: int = 2, environments: int = 4, seed: int = 0) -> None:
     """Measure and print.
 
@@ -108,60 +158,11 @@ def main(frames: int = 3, threads: int = 2, environments: int = 4, seed: int = 0
         seed: Of the random weights.
     """
     torch.set_num_threads(threads)
-    llama = Llama(TRANSFORMER, seed=seed).eval()
-    tokenizer = CompressiveTokenizer(CompressiveTokenizerConfig(), seed=seed).eval()
-    theirs = LlamaForCausalLM(HuggingFaceConfig(**TRANSFORMER.to_hf())).eval()
-    theirs.load_state_dict(llama.state_dict())
-    frame = np.random.default_rng(seed).integers(0, 256, (256, 320, 3), dtype=np.uint8)
-    window = torch.randint(
-        0, LAYOUT.dynamic_vocab, (1, LAYOUT.prompt.stop), generator=torch.Generator().manual_seed(seed)
-    )
-    context = window[:, : LAYOUT.context_tokens]
-    rows: dict[str, dict[str, Any]] = {}
-
-    def row(name: str, generating: float, decoding: float, count: int, dtype: torch.dtype) -> None:
-        read, products = limits(dtype)
-        weights = sum(parameter.numel() for parameter in llama.parameters())
-        size = 2 if dtype == torch.bfloat16 else 4
-        # A token reads all weights once, however many environments share it.
-        memory = LAYOUT.dynamic_tokens * weights * size / read
-        rows[name] = {
-            "generate": generating / count,
-            "decode": decoding / count,
-            "total": (generating + decoding) / count,
-            "memory_limit": memory / count,
-            "gemm": products / 1e9,
-            "bandwidth": read / 1e9,
-        }
-
-    measured = [plain_frame(theirs, tokenizer, window, context) for _ in range(frames)]
-    row("plain, float32", *(float(np.mean(x)) for x in zip(*measured, strict=True)), 1, torch.float32)
-    model = MultiStepWorldModel(tokenizer, llama, LAYOUT, RT1_BINS)
-    half = model.in_bfloat16()
-    row("ours, float32", *our_frames(model, frame, frames, 1), 1, torch.float32)
-    row("ours, bfloat16", *our_frames(half, frame, frames, 1), 1, torch.bfloat16)
-    row(
-        f"ours, bfloat16, {environments} environments, each",
-        *our_frames(half, frame, frames, environments),
-        environments,
-        torch.bfloat16,
-    )
-    base = rows["plain, float32"]["total"]
-    for cells in rows.values():
-        cells["ratio"] = base / cells["total"]
     table = Table(
         name="rollout-speed",
         title=f"One frame of 256 x 320 at the released size, {threads} threads",
-        columns=(
-            Column(key="generate", title="ids, s"),
-            Column(key="decode", title="picture, s"),
-            Column(key="total", title="frame, s"),
-            Column(key="ratio", title="times plain", digits=1),
-            Column(key="memory_limit", title="reading the weights alone, s"),
-            Column(key="bandwidth", title="GB/s", digits=0),
-            Column(key="gemm", title="G multiply-adds/s", digits=0),
-        ),
-        rows=rows,
+        columns=COLUMNS,
+        rows=measured_rows(frames, environments, seed),
         notes=(
             "random weights; mean over frames after the first, which prefills the context",
             "reading the weights alone: 80 tokens at the measured rate of reading memory, the least that ids can cost",
@@ -171,6 +172,7 @@ def main(frames: int = 3, threads: int = 2, environments: int = 4, seed: int = 0
         "task": "rollout speed",
         "frames": frames,
         "threads": threads,
+        "environments": environments,
         "seed": seed,
         "transformer": TRANSFORMER,
     }
