@@ -46,7 +46,7 @@ TOKENIZER = CompressiveTokenizerRecipe(
     ),
     losses=ReconstructionConfig(
         fit=FitConfig(
-            steps=8000,
+            steps=6000,
             learning_rate=1.5e-3,
             decay_from=0.5,
             evaluate_every=1000,

@@ -202,6 +202,19 @@ def test_bfloat16_keeps_far_positions_apart():
     assert difference < 0.05 * reference.abs().max()
 
 
+@torch.no_grad()
+def test_bfloat16_cached_equals_full():
+    # One position at a time takes another path through attention than a whole sequence does.
+    model = Llama(SMALL, seed=1).eval()
+    tokens = _tokens(3, 60)
+    reference = model(tokens)
+    half = model.to(torch.bfloat16)
+    cache = half.new_cache(3, 60)
+    single = torch.cat([half(part, cache) for part in tokens.split(1, dim=1)], 1).float()
+    for answer in (single, half(tokens).float()):
+        assert (answer - reference).abs().max() < 0.05 * reference.abs().max()
+
+
 def test_weights_come_from_the_seed_and_no_global_generator_moves():
     before = torch.get_rng_state()
     a, b, c = Llama(SMALL, seed=1), Llama(SMALL, seed=1), Llama(SMALL, seed=2)

@@ -28,7 +28,7 @@ NUM_GROUPS = 32
 NORM_EPS = 1e-5
 """Constants of the published cross attention, whatever the rest of the tokenizer is configured to."""
 
-POSITION_STD = 0.02
+POSITION_STD = 1.5
 """Of fresh position embeddings (ours; those of the published ones are trained)."""
 
 KeysValues: TypeAlias = tuple[Tensor, Tensor]
@@ -128,13 +128,22 @@ class CrossAttention(nn.Module):
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:
-        """Fresh position embeddings and projections; the linear layer is drawn with all others."""
+        """Fresh position embeddings and projections; the linear layer is drawn with all others.
+
+        Both sides get the same embeddings, and queries and keys the same rotation: every place of a frame begins
+        by looking at the same place of its context, where most of it is found (ours; learning this alignment from
+        nothing takes thousands of steps).
+        """
         channels = self.q_pos_emb.shape[1]
-        for embedding in (self.kv_pos_emb, self.q_pos_emb):
-            embedding.normal_(0.0, POSITION_STD, generator=generator)
+        self.q_pos_emb.normal_(0.0, POSITION_STD, generator=generator)
+        self.kv_pos_emb.copy_(self.q_pos_emb)
         limit = math.sqrt(6 / (4 * channels))  # Xavier, as torch's own multi-head attention
         self.att.in_proj_weight.uniform_(-limit, limit, generator=generator)
         self.att.in_proj_bias.zero_()
+        queries, keys, _ = self.att.in_proj_weight.chunk(3)
+        rotation, _ = torch.linalg.qr(queries)
+        queries.copy_(rotation)
+        keys.copy_(rotation)
 
     def keys_values(self, context: Tensor) -> KeysValues:
         """What is looked at, of features ``(B, C, h, w)``."""

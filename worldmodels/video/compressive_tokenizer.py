@@ -36,6 +36,10 @@ from worldmodels.nets.weights import fill, read_tensors
 from worldmodels.video.frame_tokenizer import WEIGHTS_NAME
 
 
+CODE_SPREAD = 5.0
+"""Factor on fresh weights before rounding (ours): without it nearly every frame begins as the same few codes."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class CompressiveTokenizerConfig:
     """Sizes; the defaults are the published full size.
@@ -186,6 +190,9 @@ class CompressiveTokenizer(nn.Module):
         initialise(self, seed)
         weight = self.quant_linear.weight
         if not weight.is_meta:
+            with torch.no_grad():
+                for layer in (self.quant_conv, self.quant_linear):
+                    layer.weight.mul_(CODE_SPREAD)
             generator = torch.Generator(weight.device).manual_seed(seed + 1)
             for attend in (*self.cond_encoder.cross_att_blocks, *self.cond_decoder.cross_att_blocks):
                 attend.initialise(generator)
