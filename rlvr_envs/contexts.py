@@ -1,6 +1,6 @@
 """Where dreams begin: real first frames, bundled so that a learned environment needs no simulator to start.
 
-The files are made by ``python -m rlvr_envs.simulators.pusht_starts`` and ``... .drawer_starts``.
+The files are made by ``python -m rlvr_envs.simulators.pusht_starts``, ``... .drawer_starts`` and ``... .text_starts``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from rlvr_envs.block_shapes import FloatArray
 ASSETS = Path(__file__).parent / "assets"
 PUSHT_STARTS = ASSETS / "pusht_starts.npz"
 DRAWER_STARTS = ASSETS / "drawer_starts.npz"
+TEXT_STARTS = ASSETS / "text_starts.jsonl.gz"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -260,6 +260,7 @@ class DrawerDreamTask:
         self.action_space = rt1_action_space()
         self.protocol = {"image_size": list(image_size)}
         self.render_fps = float(CONTROL_HZ)
+        self.render_mode = "rgb_array"
         self._starts, self._fixed, self._reward = starts, fixed, reward
 
     def start(self, generator: np.random.Generator, options: Mapping[str, Any]) -> Start:
@@ -292,7 +293,13 @@ class DrawerDreamTask:
             history=History(observations=(chosen.frame.copy(),)), goal=chosen.goal, reading=chosen.state
         )
 
-    def judge(self, goal: DrawerGoal, prediction: Prediction, reading: NDArray[Any] | None) -> Outcome:
+    def judge(
+        self,
+        goal: DrawerGoal,
+        prediction: Prediction,
+        reading: NDArray[Any] | None,
+        previous: Observation | None,
+    ) -> Outcome:
         """Judge by the rules, on what the world model reads from its own frame."""
         state = np.full(STATE_SIZE, np.nan) if reading is None else np.array(reading, dtype=np.float64)
         if state.shape != (STATE_SIZE,):

@@ -139,6 +139,7 @@ class PushTTask:
         self.action_space = pusht_action_space(frame_skip=frame_skip)
         self.protocol = {"environment": "PushT", "frame_skip": frame_skip, "image_size": PUSHT_IMAGE_PX}
         self.render_fps = ENVIRONMENT_STEPS_PER_SECOND / frame_skip
+        self.render_mode = "rgb_array"
         self.rules = rules
 
     def start(self, generator: np.random.Generator, options: Mapping[str, Any]) -> Start:
@@ -172,7 +173,13 @@ class PushTTask:
         reading = full_state("options['state']", options["state"]) if "state" in options else None
         return Start(history=history, goal=goal, reading=reading)
 
-    def judge(self, goal: PushTGoal, prediction: Prediction, reading: NDArray[Any] | None) -> Outcome:
+    def judge(
+        self,
+        goal: PushTGoal,
+        prediction: Prediction,
+        reading: NDArray[Any] | None,
+        previous: Observation | None,
+    ) -> Outcome:
         """Judge by the rules on the world model's reading: 7 numbers, or 5 and the predicted velocity."""
         state = _state(reading, prediction.observation)
         judgement = self.rules.judge(state, goal.state)

@@ -46,7 +46,7 @@ class LearnedEnv(gym.Env[Any, Any]):
         world_model: An object, or a name, folder or hub id for ``worldmodels.load``.
         task: What the episodes are about.
         temperature: Of the world model's draws; 0 takes the likeliest tokens.
-        render_mode: ``"rgb_array"`` or None.
+        render_mode: The task's (``"rgb_array"``, for texts ``"ansi"``) or None.
 
     Raises:
         FileNotFoundError: No checkpoint of that name.
@@ -65,10 +65,14 @@ class LearnedEnv(gym.Env[Any, Any]):
     ) -> None:
         self.world_model = _ready(world_model, task, temperature)
         self.temperature = temperature
-        self.render_mode = render_mode
+        self.render_mode = _render_mode(task, render_mode)
         self.observation_space = task.observation_space
         self.action_space = task.action_space
-        self.metadata = {**self.metadata, "render_fps": task.render_fps}
+        self.metadata = {
+            **self.metadata,
+            "render_modes": [task.render_mode],
+            "render_fps": task.render_fps,
+        }
         self._task = task
         self._current: LearnedSnapshot | None = None
 
@@ -108,9 +112,9 @@ class LearnedEnv(gym.Env[Any, Any]):
         observation, outcome, info = report(self._task, moment, error, ended=self._task.ends(value))
         return observation, outcome.reward, outcome.terminated, False, info
 
-    def render(self) -> NDArray[np.uint8] | None:
-        """The present frame, as the task shows it."""
-        if self.render_mode != "rgb_array":
+    def render(self) -> Any:
+        """The present frame or text, as the task shows it; None without a render mode."""
+        if self.render_mode is None:
             return None
         return self._task.picture(self.snapshot().moment.prediction.observation)
 
@@ -150,7 +154,7 @@ class LearnedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         num_envs: Number of rows, at least 1.
         max_episode_steps: Steps after which an episode is truncated; None for never.
         temperature: As for :class:`LearnedEnv`.
-        render_mode: ``"rgb_array"`` or None.
+        render_mode: The task's (``"rgb_array"``, for texts ``"ansi"``) or None.
 
     Raises:
         ValueError: ``num_envs`` below 1, or what :class:`LearnedEnv` refuses.
@@ -178,8 +182,12 @@ class LearnedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         self.num_envs = num_envs
         self.max_episode_steps = max_episode_steps
         self.temperature = temperature
-        self.render_mode = render_mode
-        self.metadata = {**self.metadata, "render_fps": task.render_fps}
+        self.render_mode = _render_mode(task, render_mode)
+        self.metadata = {
+            **self.metadata,
+            "render_modes": [task.render_mode],
+            "render_fps": task.render_fps,
+        }
         self.single_observation_space = task.observation_space
         self.single_action_space = task.action_space
         self.observation_space = batch_space(task.observation_space, num_envs)
@@ -261,9 +269,9 @@ class LearnedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         observations, infos = self._returns(ordered)
         return observations, rewards, terminated, truncated, infos
 
-    def render(self) -> tuple[NDArray[np.uint8], ...] | None:
-        """The present frame of every row."""
-        if self.render_mode != "rgb_array":
+    def render(self) -> tuple[Any, ...] | None:
+        """The present frame or text of every row; None without a render mode."""
+        if self.render_mode is None:
             return None
         return tuple(self._task.picture(moment.prediction.observation) for moment in self._moments)
 
@@ -333,6 +341,12 @@ def _ready(world_model: WorldModel | str | Path, task: Task, temperature: float)
                 " choose a checkpoint of the same protocol"
             )
     return world_model
+
+
+def _render_mode(task: Task, render_mode: str | None) -> str | None:
+    if render_mode not in (None, task.render_mode):
+        raise ValueError(f"render_mode is {render_mode!r}; it may be {task.render_mode!r} or None")
+    return render_mode
 
 
 def _batched(space: gym.Space[Any], actions: Sequence[Any]) -> Any:

@@ -75,10 +75,17 @@ class Task(Protocol):
         """A first context and a goal, random or from the options."""
         ...
 
-    def judge(self, goal: Any, prediction: Prediction, reading: NDArray[Any] | None) -> Outcome:
+    def judge(
+        self,
+        goal: Any,
+        prediction: Prediction,
+        reading: NDArray[Any] | None,
+        previous: Observation | None,
+    ) -> Outcome:
         """Judge a prediction and the world model's own reading of its state.
 
-        Where ``prediction.error`` is set, the rest of it and the reading are the last good ones.
+        Where ``prediction.error`` is set, the rest of it and the reading are the last good ones. ``previous`` is the
+        observation before it; None at the start of an episode.
         """
         ...
 
@@ -86,19 +93,25 @@ class Task(Protocol):
         """Whether taking this (checked) action ends the episode, whatever the world makes of it."""
         ...
 
-    def picture(self, observation: Observation) -> NDArray[np.uint8]:
-        """The frame ``(H, W, 3)`` to show for an observation."""
+    @property
+    def render_mode(self) -> str:
+        """``"rgb_array"`` or ``"ansi"``: what :meth:`picture` gives."""
+        ...
+
+    def picture(self, observation: Observation) -> Any:
+        """What to show for an observation: a frame ``(H, W, 3)`` uint8, or a text."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Moment:
-    """Where one row stands, apart from the world model's own state: the last good answer."""
+    """Where one row stands, apart from the world model's own state: the last good answer, and what was before it."""
 
     goal: Any
     prediction: Prediction
     reading: NDArray[Any] | None
     clipped_actions: int = 0
+    previous: Observation | None = None
 
 
 Report: TypeAlias = tuple[Any, Outcome, dict[str, Any]]
@@ -124,6 +137,7 @@ def accept(
     if not error and not holds(task.observation_space, prediction.observation):
         error = "the predicted observation is outside the observation space"
     moment = replace(moment, clipped_actions=moment.clipped_actions + clipped)
+    moment = replace(moment, previous=moment.prediction.observation)
     if error:
         return moment, error
     return replace(moment, prediction=prediction, reading=None if readings is None else readings[row]), ""
@@ -137,7 +151,7 @@ def report(task: Task, moment: Moment, error: str = "", *, ended: bool = False) 
     prediction = moment.prediction
     if error:
         prediction = replace(prediction, reward=None, terminated=False, error=error)
-    outcome = task.judge(moment.goal, prediction, moment.reading)
+    outcome = task.judge(moment.goal, prediction, moment.reading, moment.previous)
     if ended:
         outcome = replace(outcome, terminated=True)
     info = {

@@ -150,6 +150,7 @@ class EscapeTask:
     option_names = ()
     protocol: ClassVar[dict] = {}
     render_fps = 2.0
+    render_mode = "rgb_array"
     radius_px = 200.0
 
     def __init__(self) -> None:
@@ -160,7 +161,7 @@ class EscapeTask:
     def start(self, generator: np.random.Generator, options: Mapping[str, Any]) -> Start:
         return self._pusht.start(generator, options)
 
-    def judge(self, goal: Any, prediction: Prediction, reading: np.ndarray | None) -> Outcome:
+    def judge(self, goal: Any, prediction: Prediction, reading: np.ndarray | None, previous: Any) -> Outcome:
         distance = float(np.linalg.norm(prediction.observation["proprio"][:2] - 256))
         escaped = distance > self.radius_px
         return Outcome(reward=distance, terminated=escaped, info={"distance": distance})

@@ -8,11 +8,13 @@ from training.jobs import Recipe
 from training.paper_recipes import PAPER_RECIPES
 from training.paper_single_recipes import PAPER_SINGLE_RECIPES
 from training.pusht_recipes import PUSHT_RECIPES
+from training.textgame_recipes import TEXTGAME_RECIPES
 
 RECIPES: dict[str, Recipe] = {
     **PUSHT_RECIPES,
     **DRAWER_RECIPES,
     **DRAWER_WORLD_RECIPES,
+    **TEXTGAME_RECIPES,
     **PAPER_RECIPES,
     **PAPER_SINGLE_RECIPES,
 }

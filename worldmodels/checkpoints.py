@@ -31,6 +31,7 @@ from worldmodels.folders import (
     read_weights,
     save,
 )
+from worldmodels.language.slot_world import SlotWorldModel, slot_model
 from worldmodels.nets.llama import Llama, LlamaConfig
 from worldmodels.nets.weights import fill
 from worldmodels.released import (
@@ -271,6 +272,15 @@ def _load_rt1_world(folder: Path, config: dict[str, Any], elsewhere: str | None)
     )
 
 
+def _load_slot_world(folder: Path, config: dict[str, Any], elsewhere: str | None) -> SlotWorldModel:
+    if elsewhere is not None:
+        raise ValueError(f"{folder} has its own words; leave out tokenizer={elsewhere!r}")
+    with complete(folder):
+        model, protocol = slot_model(config), dict(config["protocol"])
+    fill(model, read_weights(folder, config), folder / WEIGHTS)
+    return SlotWorldModel(model, protocol=protocol)
+
+
 def _beside(folder: Path, name: str) -> str | Path:
     """A tokenizer inside a world model's folder, or elsewhere."""
     return folder / name if (folder / name / CONFIG).exists() else name
@@ -293,6 +303,7 @@ _LOADERS: dict[str, Callable[[Path, dict[str, Any], str | None], WorldModel]] = 
     "object_world": _load_object_world,
     "multi_step_world": _load_rt1_world,
     "single_step_world": _load_rt1_world,
+    "slot_world": _load_slot_world,
 }
 _TOKENIZERS: dict[str, tuple[type[Any], type[Any]]] = {
     "global_tokenizer": (GlobalTokenizer, GlobalTokenizerConfig),

@@ -11,12 +11,11 @@ import gymnasium as gym
 from rlvr_envs.simulators.text_games.catalogue import game_named
 from rlvr_envs.simulators.text_games.engine import checked_start, start, step, valid_actions
 from rlvr_envs.spaces import Document, checked_action, checked_options
+from rlvr_envs.text_states import MAX_ACTION_CHARACTERS, MAX_STATE_CHARACTERS, state_lines
 from worldmodels.language.game_state import GameObject, GameState, parse_state
 
 RESET_OPTIONS = ("game", "variation", "state", "snapshot")
 NUM_VARIATIONS = 1_000_000  # that reset draws from
-MAX_ACTION_CHARACTERS = 1_000
-MAX_STATE_CHARACTERS = 100_000
 _BEFORE, _AFTER = GameState(objects={}).to_text().split("[]", 1)  # what is around a state's objects
 _Written: TypeAlias = dict[int, tuple[GameObject, str]]  # objects and their texts, by uuid
 
@@ -138,7 +137,7 @@ class TextGameSimEnv(gym.Env[str, str]):
         if self.render_mode != "ansi":
             return None
         moment = self.snapshot()
-        return "\n".join([moment.message, *_lines(moment.state)]).lstrip("\n")
+        return "\n".join([moment.message, *state_lines(moment.state)]).lstrip("\n")
 
     def snapshot(self) -> TextGameSnapshot:
         """This moment; ``restore`` and ``reset(options={"snapshot": ...})`` continue from it exactly."""
@@ -190,18 +189,3 @@ def _state_text(state: GameState, object_texts: Sequence[str]) -> str:
     """``state.to_text()`` from the texts of its objects: most of them stay the same from turn to turn."""
     before, after = replace(state, objects={}).to_text().split("[]", 1)
     return f"{before}[{', '.join(object_texts)}]{after}"
-
-
-def _lines(state: GameState) -> list[str]:
-    """Each object with its properties, indented below what holds it."""
-    by_name = {item["name"]: item for item in state.objects.values()}
-    inner = {name for item in state.objects.values() for name in item["contains"]}
-
-    def below(name: str, depth: int) -> list[str]:
-        item = by_name[name]
-        said = ", ".join(f"{key} {value}" for key, value in item["properties"].items())
-        line = "  " * depth + name + (f": {said}" if said else "")
-        return [line, *(text for held in item["contains"] for text in below(held, depth + 1))]
-
-    lines = [text for name in by_name if name not in inner for text in below(name, 0)]
-    return [*lines, f"score {state.score}" + (", game over" if state.game_over else "")]

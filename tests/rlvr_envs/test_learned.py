@@ -182,10 +182,10 @@ def test_readings_of_five_numbers_take_the_predicted_velocity() -> None:
     observation["proprio"][:] = (1, 2, 30, 40)
     goal = task.start(np.random.default_rng(0), {}).goal
     prediction = Prediction(observation=observation)
-    outcome = task.judge(goal, prediction, np.array([1, 2, 3, 4, 5], dtype=np.float32))
+    outcome = task.judge(goal, prediction, np.array([1, 2, 3, 4, 5], dtype=np.float32), None)
     np.testing.assert_array_equal(outcome.info["state"], [1, 2, 3, 4, 5, 30, 40])
     with pytest.raises(ValueError, match=r"\(3,\).*7 numbers, or 5"):
-        task.judge(goal, prediction, np.zeros(3))
+        task.judge(goal, prediction, np.zeros(3), None)
 
 
 def test_a_predicted_end_ends_the_episode_but_is_not_repeated() -> None:

@@ -35,7 +35,6 @@ from worldmodels.nets.fsq import FSQ, LEVELS_BY_BITS
 from worldmodels.nets.weights import fill, read_tensors
 from worldmodels.video.frame_tokenizer import WEIGHTS_NAME
 
-
 CODE_SPREAD = 5.0
 """Factor on fresh weights before rounding (ours): without it nearly every frame begins as the same few codes."""
 

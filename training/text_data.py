@@ -1,0 +1,227 @@
+"""Transitions of text games for training: made with the games themselves, or read from files, then as tokens.
+
+Special: with ``collect`` and ``collect_drawer`` one of the few training files that know simulators. Variations of a
+split are never those of another, one game is in no training file at all, and rows of one way through a game are
+thinned out so that many different ways fit. What is written is a function of the configuration alone.
+
+Absent: models and losses.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from rlvr_envs.simulators.text_games.catalogue import GAMES
+from rlvr_envs.simulators.text_games.engine import Game, transitions
+from worldmodels.language.compact_answers import write_compact
+from worldmodels.language.compact_questions import Question, Schema, ask
+from worldmodels.language.transitions import (
+    GameTransition,
+    read_transitions,
+    transition_files,
+    write_transitions,
+)
+from worldmodels.language.words import Vocabulary
+
+HELD_OUT_GAME = "measure-water"  # in no training or validation file
+SPLITS = ("train", "posttrain", "validation", "test")
+_FIRST_VARIATION = {"train": 0, "posttrain": 100_000, "validation": 200_000, "test": 300_000}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextCollectConfig:
+    """What to collect.
+
+    Attributes:
+        variations: Ways through each game in the split ``train``; the other splits have their shares of it.
+        changed, unchanged: Rows kept of each way, at most, by whether anything but a waiting task changes.
+        random_share: See ``engine.transitions``; half of the ways have none.
+        held_out: The game that only the test split has.
+    """
+
+    variations: int = 300
+    changed: int = 20
+    unchanged: int = 8
+    random_share: float = 0.3
+    held_out: str = HELD_OUT_GAME
+
+
+_SHARES = {"train": 1.0, "posttrain": 0.4, "validation": 0.1, "test": 0.1}
+
+
+def collect_text_games(folder: str | Path, config: TextCollectConfig) -> dict[str, int]:
+    """Write one file of transitions per split; the number of rows of each. Files that are there stay."""
+    folder = Path(folder)
+    counts: dict[str, int] = {}
+    for split in SPLITS:
+        path = folder / f"{split}.jsonl.gz"
+        if path.exists():
+            continue
+        rows = _split_rows(split, config)
+        counts[split] = write_transitions(path, tqdm(rows, desc=split, unit="row", disable=None))
+    return counts
+
+
+def _split_rows(split: str, config: TextCollectConfig) -> Iterator[GameTransition]:
+    number = max(1, round(config.variations * _SHARES[split]))
+    for name, game in GAMES.items():
+        if name == config.held_out and split != "test":
+            continue
+        for variation in range(_FIRST_VARIATION[split], _FIRST_VARIATION[split] + number):
+            yield from variation_rows(game, variation, config)
+
+
+def variation_rows(game: Game, variation: int, config: TextCollectConfig) -> list[GameTransition]:
+    """Rows of one way through a game, thinned out."""
+    share = config.random_share if variation % 2 else 0.0
+    groups: tuple[list[GameTransition], list[GameTransition]] = ([], [])
+    for number, (before, action, after) in enumerate(transitions(game, variation, random_share=share)):
+        groups[after != before].append(
+            GameTransition(
+                id=f"{game.name}/{variation}/{number}",
+                game=game.name,
+                before=before,
+                action=action,
+                after=after,
+            )
+        )
+    generator = np.random.default_rng([variation, zlib.crc32(game.name.encode()), 2])
+    kept: list[GameTransition] = []
+    for rows, most in zip(groups, (config.unchanged, config.changed), strict=True):
+        chosen = generator.permutation(len(rows))[:most]
+        kept += [rows[row] for row in sorted(chosen.tolist())]
+    return kept
+
+
+def split_files(folder: str | Path, split: str) -> list[Path]:
+    """The files of a split: those whose names contain it.
+
+    Raises:
+        FileNotFoundError: There are none.
+    """
+    found = [path for path in transition_files(folder) if split in path.name]
+    if not found:
+        raise FileNotFoundError(
+            f"{folder} has no file of the split {split!r}; expected for example {split}.jsonl.gz"
+        )
+    return found
+
+
+def load_rows(
+    folder: str | Path, split: str, *, broken: list[str] | None = None
+) -> tuple[list[GameTransition], str]:
+    """All transitions of a split, and a hash of the files they came from."""
+    rows: list[GameTransition] = []
+    sha = hashlib.sha256()
+    for path in split_files(folder, split):
+        sha.update(path.read_bytes())
+        rows += list(read_transitions(path, broken=broken))
+    return rows, sha.hexdigest()[:16]
+
+
+@dataclass(frozen=True, eq=False)
+class TextRows:
+    """Transitions as questions and answers.
+
+    Attributes:
+        rows: The transitions.
+        questions: One each.
+        answers: The tokens of the true answer to each.
+        left_out: Transitions that the format cannot hold, or whose answer is too long.
+    """
+
+    rows: list[GameTransition]
+    questions: list[Question]
+    answers: list[list[int]]
+    left_out: int
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @classmethod
+    def of(
+        cls, rows: Sequence[GameTransition], vocabulary: Vocabulary, schema: Schema, *, max_answer: int
+    ) -> TextRows:
+        """Write all transitions down."""
+        kept: list[GameTransition] = []
+        questions: list[Question] = []
+        answers: list[list[int]] = []
+        for row in tqdm(rows, desc="encode", unit="row", disable=None, leave=False):
+            try:
+                answer = write_compact(row.before, row.after, vocabulary)
+                question = ask(row.before, row.action, schema)
+            except ValueError:
+                continue
+            if len(answer) <= max_answer:
+                kept.append(row)
+                questions.append(question)
+                answers.append(answer)
+        return cls(kept, questions, answers, len(rows) - len(kept))
+
+
+def language_of(rows: Sequence[GameTransition], *, at_least: int = 3) -> tuple[Vocabulary, Schema]:
+    """Words and varying properties of training transitions."""
+    states = [state for row in rows for state in (row.before, row.after)]
+    return Vocabulary.of(_texts(rows), at_least=at_least), Schema.of(states)
+
+
+def _texts(rows: Iterable[GameTransition]) -> Iterator[str]:
+    """Every text that an answer may have to write, as often as it may."""
+    for row in rows:
+        for uuid, item in row.after.objects.items():
+            old = row.before.objects.get(uuid)
+            if old is item:
+                continue
+            if old is None:
+                yield item["type"]
+                yield from item["name"].rpartition(" (ID:")[0].split(" ")
+            for key, value in item["properties"].items():
+                if old is not None and old["properties"].get(key) == value:
+                    continue
+                yield key
+                if isinstance(value, str):
+                    yield value
+                    yield from value.split(" ")
+
+
+class LengthBatches:
+    """Which rows a step trains on: every row once per epoch, rows of similar answers together.
+
+    A batch is a function of (seed, step) alone.
+
+    Args:
+        lengths: Of all answers.
+        batch: Rows per batch.
+        seed: Of the order.
+    """
+
+    _POOL = 24  # batches that are sorted by length together
+
+    def __init__(self, lengths: Sequence[int], *, batch: int, seed: int) -> None:
+        self._lengths, self._batch, self._seed = np.asarray(lengths), batch, seed
+        self._epoch, self._order = -1, np.zeros((0, 0), dtype=np.int64)
+
+    def rows(self, step: int) -> list[int]:
+        """Row numbers of a step's batch."""
+        per_epoch = max(1, len(self._lengths) // self._batch)
+        epoch, place = divmod(step, per_epoch)
+        if epoch != self._epoch:
+            self._epoch, self._order = epoch, self._shuffled(epoch, per_epoch)
+        return [int(row) for row in self._order[place]]
+
+    def _shuffled(self, epoch: int, per_epoch: int) -> np.ndarray:
+        generator = np.random.default_rng([self._seed, epoch, 4])
+        order = generator.permutation(len(self._lengths))[: per_epoch * self._batch]
+        pools = [
+            pool[np.argsort(self._lengths[pool], kind="stable")]
+            for pool in np.array_split(order, range(0, len(order), self._POOL * self._batch)[1:])
+        ]
+        batches = np.concatenate(pools).reshape(-1, self._batch) if len(order) >= self._batch else order[None]
+        return batches[generator.permutation(len(batches))]

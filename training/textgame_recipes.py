@@ -1,0 +1,149 @@
+"""The recipes of text-game world models of our own size: base, post-trained, their control, and ByteSized32.
+
+Special: the language (words, varying properties) is read off the training rows and travels in the checkpoint.
+
+Absent: the published recipes of large models (``paper_text_recipes``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from training.fit import FitConfig, seeded
+from training.grpo_loop import GRPOConfig
+from training.grpo_task import train_task
+from training.jobs import Job, Recipe, fitted, model_card
+from training.report import weights_sha256
+from training.run import Run
+from training.text_data import TextRows, language_of, load_rows
+from training.text_slot_rlvr import SlotRLVRRecipe, SlotTask
+from training.text_slots import SlotRecipe, exact_shares, train_slots
+from worldmodels.checkpoints import load, save
+from worldmodels.language.slot_model import SlotModel
+from worldmodels.language.slot_world import SlotWorldModel, slot_config
+from worldmodels.nets.slot_transformer import SlotTransformerConfig
+
+BASE = SlotRecipe(
+    fit=FitConfig(
+        steps=5000,
+        learning_rate=1.5e-3,
+        decay_from=0.3,
+        evaluate_every=1000,
+        checkpoint_every=250,
+    )
+)
+MORE_MLE = SlotRecipe(
+    fit=FitConfig(steps=1500, learning_rate=4e-4, decay_from=0.2, evaluate_every=500, checkpoint_every=250)
+)
+RLVR = SlotRLVRRecipe(
+    grpo=GRPOConfig(
+        group_size=8,
+        prompts_per_step=32,
+        minibatches=1,
+        learning_rate=1e-4,
+        steps=400,
+        eval_every=50,
+        checkpoint_every=50,
+    )
+)
+PROTOCOL = {"environment": "TextGame", "observation": "state as canonical JSON", "action": "text"}
+BYTESIZED32_PROTOCOL = {**PROTOCOL, "environment": "ByteSized32"}
+_CONTROL_SPLIT = "posttrain"  # prompts that maximum likelihood of the base model has not seen
+
+
+def textgame_base(job: Job) -> Path:
+    """Maximum likelihood on transitions of our own games."""
+    return _train_fresh(job, BASE, "Text games, base", PROTOCOL, "validation")
+
+
+def textgame_more_mle(job: Job) -> Path:
+    """Control of post-training: more maximum likelihood on the prompts that it uses."""
+    base = _world(job.base or "textgame-base")
+    recipe = dataclasses.replace(MORE_MLE, fit=fitted(MORE_MLE.fit, job.steps))
+    rows, data_hash = load_rows(job.data, _CONTROL_SPLIT)
+    run = Run(
+        job.folder,
+        {"mle": recipe, "base": weights_sha256(base.model)},
+        job.seed,
+        data_hash=data_hash,
+        resume=job.resume,
+    )
+    train, validation = _encoded(base.model, rows), _encoded(base.model, load_rows(job.data, "validation")[0])
+    train_slots(run, base.model, train, validation, recipe, seed=job.seed)
+    return _saved(job, run, base.model, validation, "Text games, base trained further", base.protocol)
+
+
+def textgame_rlvr(job: Job) -> Path:
+    """GRPO on exactly right next states, on prompts that the base model was not trained on."""
+    return post_train(job, RLVR, "Text games, RLVR")
+
+
+def post_train(job: Job, recipe: SlotRLVRRecipe, title: str) -> Path:
+    """GRPO with any reward."""
+    base = _world(job.base or "textgame-base")
+    if job.steps is not None:
+        recipe = dataclasses.replace(recipe, grpo=dataclasses.replace(recipe.grpo, steps=job.steps))
+    rows, data_hash = load_rows(job.data, _CONTROL_SPLIT)
+    run = Run(
+        job.folder,
+        {"rlvr": recipe, "base": weights_sha256(base.model)},
+        job.seed,
+        data_hash=data_hash,
+        resume=job.resume,
+    )
+    train, validation = _encoded(base.model, rows), _encoded(base.model, load_rows(job.data, "validation")[0])
+    tasks = [SlotTask(base.model, part, recipe) for part in (train, validation)]
+    train_task(run, base.model, tasks[0], tasks[1], recipe.grpo, seed=job.seed)
+    return _saved(job, run, base.model, validation, title, base.protocol)
+
+
+def _train_fresh(
+    job: Job, recipe: SlotRecipe, title: str, protocol: dict[str, Any], validation_split: str
+) -> Path:
+    recipe = dataclasses.replace(recipe, fit=fitted(recipe.fit, job.steps))
+    rows, data_hash = load_rows(job.data, "train")
+    run = Run(job.folder, recipe, job.seed, data_hash=data_hash, resume=job.resume)
+    vocabulary, schema = language_of(rows)
+    config = SlotTransformerConfig(
+        vocab_size=vocabulary.size,
+        max_answer=recipe.max_answer,
+        hidden_size=recipe.hidden_size,
+        intermediate_size=recipe.intermediate_size,
+        num_heads=recipe.num_heads,
+        encoder_layers=recipe.encoder_layers,
+        decoder_layers=recipe.decoder_layers,
+    )
+    model: SlotModel = seeded(lambda: SlotModel(config, vocabulary, schema), job.seed)
+    train = _encoded(model, rows)
+    validation = _encoded(model, load_rows(job.data, validation_split)[0])
+    train_slots(run, model, train, validation, recipe, seed=job.seed)
+    return _saved(job, run, model, validation, title, protocol)
+
+
+def _encoded(model: SlotModel, rows: list[Any]) -> TextRows:
+    return TextRows.of(rows, model.vocabulary, model.schema, max_answer=model.max_answer)
+
+
+def _world(name: str) -> SlotWorldModel:
+    model = load(name)
+    if not isinstance(model, SlotWorldModel):
+        raise ValueError(f"{name!r} is a {type(model).__name__}; this recipe post-trains a SlotWorldModel")
+    return model
+
+
+def _saved(job: Job, run: Run, model: SlotModel, validation: TextRows, title: str, protocol: Any) -> Path:
+    with torch.no_grad():
+        facts = exact_shares(model.eval(), validation, count=2000)
+    config = {**slot_config(model), "protocol": dict(protocol), "metrics": facts}
+    return save(job.folder / "model", model, config, card=model_card(title, run, facts))
+
+
+TEXTGAME_RECIPES: dict[str, Recipe] = {
+    "textgame-base": Recipe("text-game world model, maximum likelihood", textgame_base),
+    "textgame-rlvr": Recipe("the text-game base model post-trained by GRPO on next states", textgame_rlvr),
+    "textgame-more-mle": Recipe("control of textgame-rlvr: more maximum likelihood", textgame_more_mle),
+}
