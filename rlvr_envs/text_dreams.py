@@ -171,7 +171,7 @@ class TextGameDreamTask:
     """
 
     option_names = ("game", "observation")
-    protocol: Mapping[str, Any] = {}  # noqa: RUF012  (never changed)
+    protocol: Mapping[str, Any] = {}
     render_fps = 1.0
     render_mode = "ansi"
 
@@ -211,7 +211,7 @@ class TextGameDreamTask:
         previous: Observation | None,
     ) -> Outcome:
         """The world model's own word."""
-        state = parse_state(prediction.observation)
+        state = parse_state(str(prediction.observation))
         failed = prediction.error is not None
         change = StateDifference() if previous is None or failed else difference(parse_state(previous), state)
         return Outcome(

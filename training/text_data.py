@@ -10,6 +10,7 @@ Absent: models and losses.
 from __future__ import annotations
 
 import hashlib
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from tqdm import tqdm
 
 from rlvr_envs.simulators.text_games.catalogue import GAMES
 from rlvr_envs.simulators.text_games.engine import Game, transitions
-from worldmodels.language.compact_answers import write_compact
+from worldmodels.language.compact_answers import name_within, write_compact
 from worldmodels.language.compact_questions import Question, Schema, ask
 from worldmodels.language.transitions import (
     GameTransition,
@@ -101,12 +102,13 @@ def variation_rows(game: Game, variation: int, config: TextCollectConfig) -> lis
 
 
 def split_files(folder: str | Path, split: str) -> list[Path]:
-    """The files of a split: those whose names contain it.
+    """The files of a split: those whose names contain it as a word.
 
     Raises:
         FileNotFoundError: There are none.
     """
-    found = [path for path in transition_files(folder) if split in path.name]
+    word = re.compile(rf"(?<![a-z]){split}(?![a-z])")
+    found = [path for path in transition_files(folder) if word.search(path.name)]
     if not found:
         raise FileNotFoundError(
             f"{folder} has no file of the split {split!r}; expected for example {split}.jsonl.gz"
@@ -175,6 +177,7 @@ def language_of(rows: Sequence[GameTransition], *, at_least: int = 3) -> tuple[V
 def _texts(rows: Iterable[GameTransition]) -> Iterator[str]:
     """Every text that an answer may have to write, as often as it may."""
     for row in rows:
+        names = {item["name"] for item in row.before.objects.values()}  # these are pointers
         for uuid, item in row.after.objects.items():
             old = row.before.objects.get(uuid)
             if old is item:
@@ -186,7 +189,11 @@ def _texts(rows: Iterable[GameTransition]) -> Iterator[str]:
                 if old is not None and old["properties"].get(key) == value:
                     continue
                 yield key
-                if isinstance(value, str):
+                if not isinstance(value, str) or value in names:
+                    continue
+                if (parts := name_within(value, names)) is not None:
+                    yield from (*parts[0], *parts[2])
+                else:
                     yield value
                     yield from value.split(" ")
 

@@ -89,7 +89,13 @@ def answers_to(
 
 
 def exact_shares(model: SlotModel, rows: TextRows, *, count: int) -> dict[str, float]:
-    """Shares of exactly right next states among evenly spread rows, greedy and at temperature 1."""
+    """Shares of exactly right next states among evenly spread rows, greedy and at temperature 1.
+
+    Raises:
+        ValueError: There are no rows.
+    """
+    if not len(rows):
+        raise ValueError("there are no validation rows; give more transitions, or shorter ones")
     numbers = np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(int).tolist()
     changed = np.array([rows.rows[n].after != rows.rows[n].before for n in numbers])
     found: dict[str, float] = {}

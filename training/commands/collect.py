@@ -1,4 +1,4 @@
-"""``rlvr-world collect``: make training data with the simulator and say what is in it."""
+"""``rlvr-world collect``: make training data with the simulators and say what is in them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def collect(
-    dataset: Positional[Literal["pusht", "drawer"]],
+    dataset: Positional[Literal["pusht", "drawer", "textgame"]],
     *,
     episodes: int = 1000,
     folder: Path | None = None,
@@ -28,10 +28,10 @@ def collect(
     Args:
         dataset: Which data.
         episodes: How many, rounded up to whole blocks (of 128, drawer: 32). A larger number later adds to the same
-            folder.
+            folder. Text games: ways through each game in the training file; the other files have their shares.
         folder: Where to; None: data/DATASET.
         seed: Of everything that is random; the data do not depend on the number of processes.
-        processes: Worker processes.
+        processes: Worker processes; text games are made by one.
         threads: Threads of each.
     """
     use_threads(threads)
@@ -39,6 +39,9 @@ def collect(
         if value < 1:
             raise ValueError(f"{name} is {value}; it must be at least 1")
     folder = folder or Path("data") / dataset
+    if dataset == "textgame":
+        collect_text(folder, episodes, seed)
+        return
     with on_interrupt(f"finished blocks are kept in {folder}; run the same command again to go on"):
         if dataset == "pusht":
             from training.collect import CollectConfig
@@ -54,6 +57,27 @@ def collect(
     (report if dataset == "pusht" else report_drawer)(store)
     show_splits(store)
     console.print(f"data: {store.folder} ({len(store)} episodes, digest {store.digest()})")
+
+
+def collect_text(folder: Path, episodes: int, seed: int) -> None:
+    """Make transitions of the text games, a file for each split."""
+    from training.text_data import SPLITS, TextCollectConfig, collect_text_games, load_rows
+
+    if seed:
+        raise ValueError(
+            f"--seed is {seed}; text games are numbered variations and have no seed, leave it at 0"
+        )
+    with on_interrupt(f"finished files are kept in {folder}; run the same command again to go on"):
+        collect_text_games(folder, TextCollectConfig(variations=episodes))
+    rows = []
+    for split in SPLITS:
+        found, digest = load_rows(folder, split)
+        changed = sum(row.after != row.before for row in found)
+        rows.append(
+            (split, len(found), f"{changed / len(found):.0%}", len({row.game for row in found}), digest)
+        )
+    show_table("Transitions", ("split", "rows", "changed", "games", "digest"), rows)
+    console.print(f"data: {folder}")
 
 
 def report(store: EpisodeStore) -> None:

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Literal
 from tyro.conf import Positional
 
 from training.commands.console import console, on_interrupt, use_threads, wide_console, writable
-from training.commands.models import DRAWER_PAIRS, PAIRS, load_multi_step_worlds, load_object_worlds
+from training.commands.models import (
+    DRAWER_PAIRS,
+    PAIRS,
+    TEXT_PAIRS,
+    load_multi_step_worlds,
+    load_object_worlds,
+    load_slot_worlds,
+)
 
 if TYPE_CHECKING:
     from training.report import Report
@@ -17,15 +24,24 @@ Split = Literal["test", "validation", "train"]
 MODELS = {
     "pusht": ("pusht-base", "pusht-more-mle", "pusht-rlvr"),
     "drawer": ("drawer-base", "drawer-more-mle", "drawer-rlvr", "drawer-rlvr-no-repeats"),
+    "textgame": ("textgame-base", "textgame-more-mle", "textgame-rlvr"),
+    "bytesized32": ("textgame-bytesized32",),
 }
-NAMES = {"pusht": "pusht-prediction", "drawer": "drawer-prediction"}
+NAMES = {
+    "pusht": "pusht-prediction",
+    "drawer": "drawer-prediction",
+    "textgame": "textgame-prediction",
+    "bytesized32": "bytesized32-prediction",
+}
+TEXTS = ("textgame", "bytesized32")
 
 
 def evaluate(
-    task: Positional[Literal["pusht", "drawer"]],
+    task: Positional[Literal["pusht", "drawer", "textgame", "bytesized32"]],
     *,
     models: tuple[str, ...] = (),
     windows: int | None = None,
+    hold_out: tuple[str, ...] = (),
     data: Path | None = None,
     split: Split = "test",
     reader: str | None = None,
@@ -36,14 +52,20 @@ def evaluate(
     results: Path = Path("benchmarks/results"),
     threads: int = 1,
 ) -> None:
-    """Measure predicted frames, one and seven steps ahead, drawers up to 112. Interrupted, the same command goes on.
+    """Measure predictions: frames one and seven steps ahead, drawers up to 112; states of text games one turn ahead.
+
+    Interrupted, the same command goes on.
 
     Args:
         task: Which task.
         models: World models: bundled names, folders or hub ids; none: the bundled ones. Copying the last frame and the
             tokenizer's floor are always in the table.
-        windows: Number of recorded windows, chosen by a fixed seed; None: 500 of PushT, 300 of drawers.
-        data: Folder of episodes, made by 'rlvr-world collect'; None: data/TASK.
+        windows: Number of recorded windows, chosen by a fixed seed; None: 500 of PushT, 300 of drawers. Text games:
+            number of transitions; None: all.
+        hold_out: Games that the models did not see: their rows get a table of their own, and training rows of these
+            games do not serve as neighbours.
+        data: Folder of episodes, made by 'rlvr-world collect'; None: data/TASK. bytesized32: a folder with the data
+            set's files, whose names contain train and test.
         split: Which of them; choose settings on validation, read test once.
         reader: Reader that judges decoded frames: bundled name, folder or hub id; None: the bundled one.
         inverse: Reader of actions between drawer frames: the same.
@@ -61,7 +83,9 @@ def evaluate(
     chosen, source = models or MODELS[task], data or Path("data") / task
     kept = folder or Path("runs") / f"{task}-evaluate"
     with on_interrupt(f"finished windows are kept in {kept}; run the same command again to go on"):
-        if task == "pusht":
+        if task in TEXTS:
+            report = _texts(NAMES[task], chosen, source, split, windows, hold_out, kept)
+        elif task == "pusht":
             report = _pusht(
                 chosen, source, split, windows or 500, reader or "pusht-reader", vgg_windows, kept
             )
@@ -129,5 +153,43 @@ def _drawer(
         reject=[name for name in loaded if name == "drawer-base"],
         compare=[pair for pair in DRAWER_PAIRS if set(pair) <= set(loaded)],
         rewards={"drawer-rlvr": RLVR.reward, "drawer-rlvr-no-repeats": NO_REPEATS.reward},
+        folder=folder,
+    )
+
+
+def _texts(
+    name: str,
+    models: tuple[str, ...],
+    data: Path,
+    split: Split,
+    rows: int | None,
+    hold_out: tuple[str, ...],
+    folder: Path,
+) -> Report:
+    import numpy as np
+
+    from training.text_data import HELD_OUT_GAME, load_rows
+    from training.textgame_evaluate import TextTableConfig, evaluate_text_games
+
+    broken: list[str] = []
+    asked, digest = load_rows(data, split, broken=broken)
+    train, train_digest = load_rows(data, "train", broken=broken)
+    for line in broken:
+        console.print(f"left out: {line}")
+    unseen = set(hold_out) or ({HELD_OUT_GAME} if name == NAMES["textgame"] else set())
+    if unknown := unseen - {row.game for row in asked}:
+        raise ValueError(f"--hold-out names {sorted(unknown)}, of which {data} has no rows")
+    loaded = load_slot_worlds(models)
+    held = np.array([row.game in unseen for row in asked])
+    official = name == NAMES["bytesized32"]
+    return evaluate_text_games(
+        loaded,
+        asked,
+        [row for row in train if row.game not in unseen],
+        TextTableConfig(rows=rows, metric="official" if official else "exact"),
+        name=name,
+        data={"folder": data.name, split: digest, "train": train_digest},
+        subsets={"games seen in training": ~held, "games not seen in training": held} if held.any() else {},
+        compare=[pair for pair in TEXT_PAIRS if set(pair) <= set(loaded)],
         folder=folder,
     )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from worldmodels.language.slot_world import SlotWorldModel
     from worldmodels.video.multi_step_world import MultiStepWorldModel
     from worldmodels.video.object_world import ObjectWorldModel
 
@@ -16,6 +17,7 @@ DRAWER_PAIRS = (
     ("drawer-rlvr", "drawer-more-mle"),
     ("drawer-rlvr-no-repeats", "drawer-base"),
 )
+TEXT_PAIRS = (("textgame-rlvr", "textgame-base"), ("textgame-rlvr", "textgame-more-mle"))
 
 
 def load_object_worlds(names: Sequence[str]) -> dict[str, ObjectWorldModel]:
@@ -51,5 +53,19 @@ def load_multi_step_worlds(names: Sequence[str]) -> dict[str, MultiStepWorldMode
             raise ValueError(
                 f"{name!r} is a {type(model).__name__}; this command works on a MultiStepWorldModel"
             )
+        loaded[name] = model
+    return loaded
+
+
+def load_slot_worlds(names: Sequence[str]) -> dict[str, SlotWorldModel]:
+    """World models of text games by the names they were asked for; errors as for ``load_object_worlds``."""
+    from worldmodels.checkpoints import load
+    from worldmodels.language.slot_world import SlotWorldModel
+
+    loaded: dict[str, SlotWorldModel] = {}
+    for name in names:
+        model = load(name)
+        if not isinstance(model, SlotWorldModel):
+            raise ValueError(f"{name!r} is a {type(model).__name__}; this command works on a SlotWorldModel")
         loaded[name] = model
     return loaded

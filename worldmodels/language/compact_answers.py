@@ -11,7 +11,7 @@ Absent: the wording for large language models (``answers``, ``prompts``) and wha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,6 +52,22 @@ def parents(objects: Mapping[int, GameObject]) -> dict[int, int]:
             elif held is not None:
                 found[held] = holder
     return {held: holder for held, holder in found.items() if held not in doubtful}
+
+
+def name_within(text: str, names: Collection[str]) -> tuple[list[str], str, list[str]] | None:
+    """The longest name of an object inside a text such as ``"left red lamp (ID: 3)"``, and the words around it.
+
+    None where there is none: names without an ``(ID: ...)`` are not looked for.
+    """
+    if " (ID: " not in text:
+        return None
+    padded = f" {text} "
+    for name in sorted((name for name in names if f" {name} " in padded), key=len, reverse=True):
+        left, _, right = padded.partition(f" {name} ")
+        words = left.split(" ")[1:], right.split(" ")[:-1]
+        if all(word for side in words for word in side):
+            return words[0], name, words[1]
+    return None
 
 
 def write_compact(before: GameState, after: GameState, vocabulary: Vocabulary) -> list[int]:
@@ -153,7 +169,14 @@ class _Writer:
         return self.new[uuid] if uuid in self.new else self.pointers[uuid]
 
     def _text(self, text: str) -> list[int]:
-        return [self.names[text]] if text in self.names else self.vocabulary.write(text)
+        if text in self.names:
+            return [self.names[text]]
+        parts = name_within(text, self.names)
+        if parts is None:
+            return self.vocabulary.write(text)
+        left, name, right = parts
+        around = [[token for word in side for token in self.vocabulary.write(word)] for side in (left, right)]
+        return [Sign.WORDS, *around[0], self.names[name], *around[1], Sign.WORDS_END]
 
     def _value(self, value: Any, old: Any = None) -> list[int]:
         if value is None or isinstance(value, bool):

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from worldmodels.language.compact_answers import parents, places
+from worldmodels.language.compact_answers import name_within, parents, places
 from worldmodels.language.game_state import GameObject, GameState, same_value
 
 NUM_FEATURES = 8192  # buckets of hashed facts
@@ -146,6 +146,11 @@ def _object_facts(
             if isinstance(leaf, str) and leaf in by_name:
                 relations.append((path, by_name[leaf]))
                 facts.append(f"{path} names one")
+            elif isinstance(leaf, str) and (parts := name_within(leaf, by_name)) is not None:
+                left, name, right = parts
+                around = " ".join((*left, "...", *right))
+                relations.append((f"{path} {around}", by_name[name]))
+                facts.append(f"{path} is {around}")
             elif isinstance(leaf, int | float) and not isinstance(leaf, bool):
                 facts += _number_facts(path, leaf)
             else:
