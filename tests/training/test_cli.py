@@ -9,12 +9,17 @@ import subprocess
 import sys
 import time
 
+import gymnasium
 import numpy as np
 import pytest
 from PIL import Image
 
+from rlvr_envs.text_dreams import text_game
+from tests.rlvr_envs.test_text_dreams import Rules
+from tests.worldmodels.language.tiny_slots import tiny_slot_world
 from training.__main__ import COMMANDS, TRACEBACK_VARIABLE, main
 from training.commands.collect import report
+from training.commands.play_text import text_episode
 from training.fit import seeded
 from training.readers import PoseReader, PoseReaderConfig
 from worldmodels.api import Episode
@@ -182,6 +187,41 @@ def test_play_drawers(capsys, tmp_path, policy):
     assert Image.open(gif).n_frames > 10
 
 
+@pytest.mark.parametrize("policy", ["zero", "random", "expert-replay"])
+def test_play_texts_gives_a_transcript(capsys, tmp_path, monkeypatch, policy):
+    monkeypatch.chdir(tmp_path)
+    status, out, _ = run(capsys, "play", "RLVRWorld/TextGame-Sim-v0", "--policy", policy, "--episodes", 2)
+    assert status == 0
+    assert len(re.findall("boil-water", out)) == 2
+    assert bool(re.search(r"│ +\d+ │ boil-water │ +\d+ │ yes", out)) == (policy == "expert-replay")
+    assert not list(tmp_path.iterdir())  # no film
+
+
+def test_play_texts_shows_where_the_dream_goes_wrong():
+    # A world model that knows the rules, and one with random weights.
+    truth = gymnasium.make("RLVRWorld/TextGame-Sim-v0")
+    lines, row = text_episode(truth, text_game(world_model=Rules()), "expert-replay", 0)
+    assert {said for _, _, said in lines} == {"the same"}
+    assert row[3:] == ("yes", "yes", f"{len(lines)} of {len(lines)}")
+    lines, row = text_episode(truth, text_game(world_model=tiny_slot_world()), "expert-replay", 0)
+    assert row[4] == "no"
+    assert any(said.startswith("unreadable: ") for _, _, said in lines)
+
+
+def test_collect_text_games(capsys, tmp_path):
+    folder = tmp_path / "texts"
+    status, out, _ = run(capsys, "collect", "textgame", "--episodes", 1, "--folder", folder)
+    assert status == 0
+    assert re.search(r"posttrain", out)
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "posttrain.jsonl.gz",
+        "test.jsonl.gz",
+        "train.jsonl.gz",
+        "validation.jsonl.gz",
+    ]
+    assert "have no seed" in refused(capsys, "collect", "textgame", "--seed", 1, "--folder", folder)
+
+
 def test_play_shows_the_dream_beside_the_truth(capsys, tmp_path, checkpoint):
     widths = {}
     for env_id, more in (("RLVRWorld/PushT-Sim-v0", ()), ("RLVRWorld/PushT-v0", ("--model", checkpoint))):
@@ -293,6 +333,7 @@ def test_train_stops_at_an_existing_run_and_resumes(capsys, tmp_path, data):
         ),
         (("play", "RLVRWorld/PushT-Sim-v0", "--model", "x"), "is a simulator and has no world model"),
         (("play", "RLVRWorld/PushT-v0", "--model", "pusht-bse"), "no checkpoint 'pusht-bse'"),
+        (("play", "RLVRWorld/PushT-v0", "--model", "a", "--tokenizer", "b"), "a drawer environment only"),
         (("play", "RLVRWorld/PushT-Sim-v0", "--episodes", 0), "--episodes is 0; it must be at least 1"),
         (("collect", "pusht", "--episodes", 0), "--episodes is 0; it must be at least 1"),
         (("collect", "pusht", "--threads", 0), "--threads is 0; it must be at least 1"),

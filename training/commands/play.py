@@ -30,9 +30,10 @@ def play(
     episodes: int = 1,
     seed: int = 0,
     model: str | None = None,
+    tokenizer: str | None = None,
     threads: int = 1,
 ) -> None:
-    """Act in an environment and write a film of it.
+    """Act in an environment and write a film of it; text games give a transcript instead.
 
     Args:
         env_id: For example RLVRWorld/PushT-v0; see 'rlvr-world list'.
@@ -43,6 +44,7 @@ def play(
         episodes: How many, one after the other in the same film.
         seed: Of the first episode; the next has the next.
         model: World model of a dream instead of its default: bundled name, folder or hub id.
+        tokenizer: Likewise, the tokenizer of a released drawer model.
         threads: Threads to compute with.
     """
     use_threads(threads)
@@ -52,17 +54,25 @@ def play(
     from tqdm import tqdm
 
     import rlvr_envs
+    from rlvr_envs.spaces import Document
+    from training.commands.play_text import play_text
     from training.pictures import write_gif
 
     entry = choose("environment", env_id, rlvr_envs.ENVS)
     if model is not None and entry.twin is None:
         raise ValueError(f"--model is {model!r}, but {env_id} is a simulator and has no world model")
-    writable(gif)
+    if tokenizer is not None and (model is None or "Drawer" not in env_id):
+        raise ValueError(f"--tokenizer is {tokenizer!r}; it goes with --model and a drawer environment only")
     truth = gymnasium.make(entry.twin or env_id, disable_env_checker=True)
     dream = None
     if entry.twin:
-        settings: dict[str, Any] = {} if model is None else {"world_model": model}
+        named = {"world_model": model, "tokenizer": tokenizer}
+        settings: dict[str, Any] = {key: value for key, value in named.items() if value is not None}
         dream = gymnasium.make(env_id, disable_env_checker=True, **settings)
+    if isinstance(truth.observation_space, Document):
+        play_text(env_id, truth, dream, policy, episodes=episodes, seed=seed)
+        return
+    writable(gif)
     pages: list[Any] = []
     rows = []
     for number in tqdm(range(episodes), desc="play", unit="episode"):
