@@ -12,9 +12,10 @@ from __future__ import annotations
 import hashlib
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
@@ -178,6 +179,7 @@ def _texts(rows: Iterable[GameTransition]) -> Iterator[str]:
     """Every text that an answer may have to write, as often as it may."""
     for row in rows:
         names = {item["name"] for item in row.before.objects.values()}  # these are pointers
+        yield from _words(row.after.score if row.after.score != row.before.score else 0, names)
         for uuid, item in row.after.objects.items():
             old = row.before.objects.get(uuid)
             if old is item:
@@ -189,13 +191,22 @@ def _texts(rows: Iterable[GameTransition]) -> Iterator[str]:
                 if old is not None and old["properties"].get(key) == value:
                     continue
                 yield key
-                if not isinstance(value, str) or value in names:
-                    continue
-                if (parts := name_within(value, names)) is not None:
-                    yield from (*parts[0], *parts[2])
-                else:
-                    yield value
-                    yield from value.split(" ")
+                yield from _words(value, names)
+
+
+def _words(value: Any, names: Collection[str]) -> Iterator[str]:
+    """The texts in a value, as far as they are no pointers."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from (*_words(key, names), *_words(inner, names))
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _words(inner, names)
+    elif isinstance(value, float) and value != int(value):
+        yield repr(value)
+    elif isinstance(value, str) and value not in names:
+        parts = name_within(value, names)
+        yield from (value, *value.split(" ")) if parts is None else (*parts[0], *parts[2])
 
 
 class LengthBatches:

@@ -142,11 +142,23 @@ class _Writer:
         old, new = had["properties"], has["properties"]
         for key in sorted(new):
             if key not in old or not same_value(old[key], new[key]):
-                tokens += [pointer, *self.vocabulary.write(key), *self._value(new[key], old.get(key))]
+                tokens += self._property(pointer, key, new[key], old.get(key))
         for key in sorted(old):
             if key not in new:
                 tokens += [pointer, Sign.DROP, *self.vocabulary.write(key)]
         return tokens
+
+    def _property(self, pointer: int, key: str, value: Any, old: Any) -> list[int]:
+        about = [pointer, *self.vocabulary.write(key)]
+        if isinstance(value, Mapping) and isinstance(old, Mapping) and old.keys() <= value.keys():
+            entries = [
+                [*about, Sign.AT, *self._text(inner), *self._value(value[inner], old.get(inner))]
+                for inner in sorted(value)
+                if inner not in old or not same_value(old[inner], value[inner])
+            ]
+            if len(entries) < len(value):
+                return [token for entry in entries for token in entry]
+        return [*about, *self._value(value, old)]
 
     def _added(self, item: GameObject, expected: int) -> list[int]:
         uuid, name = item["uuid"], item["name"]
@@ -184,14 +196,12 @@ class _Writer:
         if isinstance(value, str):
             return self._text(value)
         if isinstance(value, Mapping):
-            inner = [
-                t for key in sorted(value) for t in (*self.vocabulary.write(key), *self._value(value[key]))
-            ]
+            inner = [t for key in sorted(value) for t in (*self._text(key), *self._value(value[key]))]
             return [Sign.DICT, *inner, Sign.DICT_END]
         if isinstance(value, list | tuple):
             return [Sign.LIST, *(t for item in value for t in self._value(item)), Sign.LIST_END]
         if value != int(value) or abs(value) > 1e15:
-            return [Sign.FLOAT, *self.vocabulary.spell(repr(float(value)))]
+            return [Sign.FLOAT, *self.vocabulary.write(repr(float(value)))]
         value = int(value)
         if isinstance(old, int | float) and not isinstance(old, bool) and old == int(old):
             apart = value - int(old)
@@ -261,8 +271,7 @@ class _Applied:
         sign = reader.peek()
         draft = self._draft(uuid)
         if sign not in (Sign.IN, Sign.GONE, Sign.DROP, Sign.NAME, Sign.TYPE, Sign.HOLDS):
-            key = reader.text()
-            draft.properties[key] = reader.value(draft.properties.get(key))
+            self._set(reader, draft)
             return
         reader.take()
         if sign == Sign.IN:
@@ -285,6 +294,18 @@ class _Applied:
             if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
                 raise Unreadable(f"what object {uuid} holds is not a list of names")
             self.held[uuid] = names
+
+    def _set(self, reader: Reader, draft: _Draft) -> None:
+        key = reader.text()
+        old = draft.properties.get(key)
+        if reader.peek() != Sign.AT:
+            draft.properties[key] = reader.value(old)
+            return
+        reader.take()
+        if not isinstance(old, Mapping):
+            raise Unreadable(f"property {key[:40]!r} is {str(old)[:40]!r}, which has no entries")
+        inner = reader.text()
+        draft.properties[key] = {**old, inner: reader.value(old.get(inner))}
 
     def _create(self, reader: Reader, order: Sequence[int]) -> None:
         if len(self.new) == MAX_NEW:

@@ -48,6 +48,7 @@ class Sign(IntEnum):
     LIST_END = 27
     DICT = 28
     DICT_END = 29
+    AT = 30  # one entry of a property that is a dict follows
 
 
 FIRST_DIGIT = 32

@@ -101,3 +101,14 @@ def test_a_name_within_a_text_is_a_pointer():
     assert (
         name_within("left  water (ID: 2)", ["water (ID: 2)"]) is None
     )  # joined by one space it would differ
+
+
+def test_one_entry_of_a_dict_is_written_alone():
+    old = {**pot(), "properties": {"ends": {"one": None, "two": "water (ID: 2)"}}}
+    new = {**pot(), "properties": {"ends": {"one": [1, 0.5], "two": "water (ID: 2)"}}}
+    assert " AT " in _written(state(old, water()), state(new, water()))
+    assert " AT " not in _written(state(old, water()), state(pot(), water()))
+    gone = {**pot(), "properties": {"ends": {"two": "water (ID: 2)"}}}
+    assert " AT " not in _written(state(old, water()), state(gone, water()))
+    tokens = [WORDS.size, FIRST_WORD + 1, Sign.AT, FIRST_WORD, Sign.TRUE, Sign.END]
+    assert "no entries" in read_compact(tokens, state(pot()), WORDS).error
