@@ -1,0 +1,116 @@
+"""A tree search as a policy: imagine ways through a game, follow the best one while the truth agrees.
+
+Special: what the world model got wrong is not tried again in the same state, so that a wrong prediction costs one
+action and no endless loop. Where no way gains anything, by prediction, what was tried least is tried.
+
+Absent on purpose: a limit of steps (the environment truncates), and any look at the truth but its observations.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass
+
+from planners.mpc import extended
+from planners.tree import Propose, TextPlan, TreeSearch
+from worldmodels.api import History, Observation, WorldModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Done:
+    """What was done last."""
+
+    before: str
+    action: str
+    expected: str | None  # None: no plan said what would happen
+
+
+class TextPlanner:
+    """Plans anew when a plan ends, after so many actions, or when something else happens than predicted.
+
+    Args:
+        search: How to plan.
+        world_model: Where to imagine.
+        propose: Names candidate actions.
+        replan_every: So many actions of a plan are followed; None: all of them.
+
+    Attributes:
+        plans: The plans of this episode.
+
+    Raises:
+        ValueError: ``replan_every`` is less than 1.
+    """
+
+    def __init__(
+        self,
+        search: TreeSearch,
+        world_model: WorldModel,
+        propose: Propose,
+        *,
+        replan_every: int | None = None,
+    ) -> None:
+        if replan_every is not None and replan_every < 1:
+            raise ValueError(
+                f"replan_every must be at least 1, or None to follow whole plans, got {replan_every}"
+            )
+        self.search, self.world_model, self.propose = search, world_model, propose
+        self.replan_every = replan_every
+        self.reset(seed=0)
+
+    @property
+    def model_steps(self) -> int:
+        """Predictions asked for in this episode."""
+        return sum(plan.model_steps for plan in self.plans)
+
+    def reset(self, *, seed: int, instruction: str | None = None) -> None:
+        """Start an episode; the instruction is ignored, the state says what is to be done."""
+        self._seed = seed
+        self.plans: list[TextPlan] = []
+        self._history: History | None = None
+        self._done: _Done | None = None
+        self._next: deque[tuple[str, str]] = deque()  # actions, and what is predicted after each
+        self._wrong: set[tuple[str, str]] = set()
+        self._tries: Counter[tuple[str, str]] = Counter()
+
+    def act(self, observation: Observation) -> str:
+        """The next action.
+
+        Raises:
+            ValueError: The observation cannot be read, or nothing is proposed in it.
+        """
+        text = self.search.read(observation).text
+        self._look(observation, text)
+        if not self._next:
+            self._plan()
+        if self._next:
+            action, expected = self._next.popleft()
+            self._done = _Done(before=text, action=action, expected=expected)
+        else:
+            self._done = _Done(before=text, action=self._least_tried(text), expected=None)
+        self._tries[text, self._done.action] += 1
+        return self._done.action
+
+    def _look(self, observation: Observation, text: str) -> None:
+        """Go on from what was seen; forget a plan that did not foresee it."""
+        done, length = self._done, self.world_model.history_length
+        if self._history is None or done is None:
+            self._history = History(observations=(observation,))
+            return
+        self._history = extended(self._history, done.action, observation, length=length)
+        if done.expected not in (None, text):
+            self._wrong.add((done.before, done.action))
+            self._next.clear()
+
+    def _plan(self) -> None:
+        assert self._history is not None
+        plan = self.search.plan(
+            self.world_model, self._history, self.propose, seed=self._seed, avoid=self._wrong
+        )
+        self.plans.append(plan)
+        self._next.extend(list(zip(plan.actions, plan.observations, strict=True))[: self.replan_every])
+
+    def _least_tried(self, text: str) -> str:
+        actions = list(self.propose(text))
+        if not actions:
+            raise ValueError(f"no action is proposed in the state {text[:80]!r}; is the episode over?")
+        return min(actions, key=lambda action: self._tries[text, action])

@@ -1,0 +1,318 @@
+"""Tree search over texts: which actions lead to the highest score that a world model predicts.
+
+Special: nodes are states, equal states are one node, and nothing is asked twice. Rollout states are immutable, so a
+node keeps its row, and a batch takes rows of any nodes, whatever their depths. First come the states with the
+highest score, among them those that say something new (best-first width search, Lipovetzky and Geffner 2017): where
+most actions are beside the point, novelty tells the others apart. At temperature 0 nothing is drawn, and ties are
+decided by depth and then by order, so that a search is deterministic.
+
+Absent on purpose: rules and actions of any game (a callable proposes actions), learned values, a second look at a
+state that is reached again with a higher score, and Monte Carlo tree search: in a trial on the true games, ten
+thousand steps each, it won 21 times where novelty won 29.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Literal, TypeAlias, get_args
+
+from planners.novelty import Novelty, ReadText, TextReading, read_game_state
+from worldmodels.api import History, Observation, Prediction, Predictions, RolloutState, WorldModel
+
+Propose: TypeAlias = Callable[[str], Sequence[str]]
+"""The canonical text of a state -> the actions worth trying there, in a fixed order; none where nothing is."""
+
+TreeOrder = Literal["novelty", "score", "depth"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreeConfig:
+    """Settings of :class:`TreeSearch`.
+
+    Attributes:
+        order: Which states come first. ``"depth"``: the shallowest (breadth-first); ``"score"``: those with the
+            highest score, then the shallowest; ``"novelty"``: those with the highest score, then the newest (see
+            ``width``), then the shallowest.
+        width: What is new, among states of the same score: 1, a fact that was not seen before; 2, after those
+            also two facts that were not seen together.
+        budget_steps: At most so many predictions, counted per state and action.
+        batch_rows: At most so many are asked in one call of the world model.
+        max_depth: No plan is longer.
+        temperature: Of the world model; 0 takes the likeliest tokens.
+
+    Raises:
+        ValueError: a setting is out of its range.
+    """
+
+    order: TreeOrder = "novelty"
+    width: int = 2
+    budget_steps: int = 10_000
+    batch_rows: int = 64
+    max_depth: int = 40
+    temperature: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.order not in get_args(TreeOrder):
+            raise ValueError(f"TreeConfig.order is {self.order!r}; choose one of {list(get_args(TreeOrder))}")
+        if self.width not in (1, 2):
+            raise ValueError(f"TreeConfig.width must be 1 or 2, got {self.width}")
+        for name in ("budget_steps", "batch_rows", "max_depth"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"TreeConfig.{name} must be at least 1, got {getattr(self, name)}")
+        if not self.temperature >= 0:
+            raise ValueError(f"TreeConfig.temperature must be at least 0, got {self.temperature}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextPlan:
+    """What a search found.
+
+    Attributes:
+        actions: What to do; empty where no way gains anything, by prediction.
+        observations: The canonical text predicted after each action.
+        score: Predicted score gained, the sum of predicted rewards.
+        won: Whether the last predicted state is a victory.
+        terminated: Whether the episode ends there, by prediction.
+        model_steps: Predictions asked for, each for one state and action.
+        expanded: States whose actions were asked for.
+        states: Different states seen, the first included.
+        errors: Predictions that could not be read; nothing is tried after them.
+    """
+
+    actions: tuple[str, ...]
+    observations: tuple[str, ...]
+    score: float
+    won: bool
+    terminated: bool
+    model_steps: int
+    expanded: int
+    states: int
+    errors: int
+
+
+@dataclass(frozen=True)
+class TreeSearch:
+    """Best-first search with discrete actions.
+
+    Attributes:
+        config: Settings.
+        read: What a search sees in an observation; the default reads states of text games.
+    """
+
+    config: TreeConfig = field(default_factory=TreeConfig)
+    read: ReadText = read_game_state
+
+    def plan(
+        self,
+        world_model: WorldModel,
+        history: History,
+        propose: Propose,
+        *,
+        seed: int = 0,
+        avoid: Collection[tuple[str, str]] = (),
+    ) -> TextPlan:
+        """The way to the first predicted victory, or to the highest predicted score within the budget.
+
+        Among equal scores a way that leaves the episode open comes first, then the shortest, then the first found.
+
+        Args:
+            world_model: Where to imagine. Its actions must be texts, and it must predict rewards.
+            history: What was seen and done so far.
+            propose: Names candidate actions.
+            seed: Of the world model's draws; without effect at temperature 0.
+            avoid: Pairs of a state's canonical text and an action that is not to be tried there.
+
+        Raises:
+            ValueError: World model or ``propose`` give something else, or the observation cannot be read.
+        """
+        if world_model.action_shape is not None:
+            raise ValueError(
+                f"this world model takes actions of shape {world_model.action_shape}, a tree search needs texts;"
+                " plan with CEM"
+            )
+        tree = _Tree(self, propose, frozenset(avoid))
+        tree.plant(history.observations[-1], world_model.start([history], seeds=[seed]))
+        while pairs := tree.next_pairs():
+            actions = [action for _, action in pairs]
+            rows = _rows([node for node, _ in pairs])
+            tree.grow(pairs, *world_model.step(rows, actions, temperature=self.config.temperature))
+        return tree.plan()
+
+
+@dataclass(eq=False, kw_only=True)
+class _Node:
+    """A state and the way to it.
+
+    Attributes:
+        facts: Numbers that stand for its facts.
+        rollout, row: Where the world model goes on from, as long as anything is left to try.
+        actions: What is left to try; None: nobody has asked yet.
+    """
+
+    text: str
+    won: bool = False
+    terminated: bool = False
+    score: float = 0.0
+    depth: int = 0
+    parent: _Node | None = None
+    action: str = ""
+    facts: tuple[int, ...] = ()
+    rollout: RolloutState | None = None
+    row: int = 0
+    actions: list[str] | None = None
+
+    def value(self) -> tuple[bool, float, bool, int]:
+        """More is better."""
+        return self.won, self.score, not self.terminated, -self.depth
+
+
+class _Tree:
+    """The tree while it grows."""
+
+    def __init__(self, search: TreeSearch, propose: Propose, avoid: Collection[tuple[str, str]]) -> None:
+        self._config, self._read, self._propose, self._avoid = search.config, search.read, propose, avoid
+        self._novelty: dict[float, Novelty] = {}  # by score: after each point everything is new again
+        self._numbers: dict[Hashable, int] = {}  # of facts
+        self._seen: set[str] = set()  # canonical texts, and what else was read as one of them
+        self._open: list[tuple[float, int, int, int, _Node]] = []  # a heap
+        self._steps = self._expanded = self._entered = self._errors = 0
+        self._states = 1
+
+    def plant(self, observation: Observation, rollout: RolloutState) -> None:
+        """The root."""
+        reading = self._read(observation)
+        self._seen.add(reading.text)
+        self._best = _Node(text=reading.text, won=reading.won, terminated=reading.won, rollout=rollout)
+        if not reading.won:
+            self._enter(self._best, reading)
+
+    def next_pairs(self) -> list[tuple[_Node, str]]:
+        """States and actions to predict together; none after a victory, or when nothing is left to try."""
+        pairs: list[tuple[_Node, str]] = []
+        room = 0 if self._best.won else min(self._config.batch_rows, self._config.budget_steps - self._steps)
+        while self._open and len(pairs) < room:
+            node = self._open[0][-1]
+            if node.actions is None:
+                node.actions = self._candidates(node)
+                self._expanded += 1
+            free = room - len(pairs)
+            pairs += [(node, action) for action in node.actions[:free]]
+            node.actions = node.actions[free:]
+            if not node.actions:
+                heapq.heappop(self._open)
+        return pairs
+
+    def grow(self, pairs: Sequence[tuple[_Node, str]], after: RolloutState, predictions: Predictions) -> None:
+        """Add the new states among the predictions."""
+        self._steps += len(pairs)
+        entering: list[tuple[int, _Node, TextReading]] = []
+        for row, (parent, action) in enumerate(pairs):
+            prediction = predictions[row]
+            reading = self._new_reading(prediction)
+            if reading is None:
+                continue
+            node = _Node(
+                text=reading.text,
+                won=reading.won,
+                terminated=prediction.terminated or reading.won,
+                score=parent.score + _reward(prediction),
+                depth=parent.depth + 1,
+                parent=parent,
+                action=action,
+            )
+            if node.value() > self._best.value():
+                self._best = node
+            if not node.terminated and node.depth < self._config.max_depth:
+                entering.append((row, node, reading))
+        kept = after.select([row for row, _, _ in entering]) if entering else None
+        for place, (_, node, reading) in enumerate(entering):
+            node.rollout, node.row = kept, place
+            self._enter(node, reading)
+        for parent, _ in pairs:
+            if not parent.actions:
+                parent.rollout, parent.facts = None, ()
+
+    def plan(self) -> TextPlan:
+        """The way to the best state."""
+        way: list[_Node] = []
+        node: _Node | None = self._best
+        while node is not None and node.parent is not None:
+            way.insert(0, node)
+            node = node.parent
+        return TextPlan(
+            actions=tuple(node.action for node in way),
+            observations=tuple(node.text for node in way),
+            score=self._best.score,
+            won=self._best.won,
+            terminated=self._best.terminated,
+            model_steps=self._steps,
+            expanded=self._expanded,
+            states=self._states,
+            errors=self._errors,
+        )
+
+    def _candidates(self, node: _Node) -> list[str]:
+        """Proposed actions, each once."""
+        actions = self._propose(node.text)
+        if isinstance(actions, str) or not all(isinstance(action, str) for action in actions):
+            raise ValueError(f"propose returned {str(actions)[:80]!r}; it must return a sequence of texts")
+        return [action for action in dict.fromkeys(actions) if (node.text, action) not in self._avoid]
+
+    def _new_reading(self, prediction: Prediction) -> TextReading | None:
+        """What is predicted, or None if it is known already or cannot be read."""
+        observation = prediction.observation
+        if isinstance(observation, str) and observation in self._seen:  # most are; reading takes time
+            return None
+        try:
+            if (
+                observation is None
+                or prediction.error is not None
+                or not math.isfinite(prediction.reward or 0)
+            ):
+                raise ValueError(prediction.error)
+            reading = self._read(observation)
+        except ValueError:
+            self._errors += 1
+            return None
+        known = reading.text in self._seen
+        self._seen.update({reading.text, observation} if isinstance(observation, str) else {reading.text})
+        self._states += not known
+        return None if known else reading
+
+    def _enter(self, node: _Node, reading: TextReading) -> None:
+        """Make a state wait for its turn."""
+        order = self._config.order
+        rank = 0
+        if order == "novelty":
+            number = self._numbers
+            node.facts = tuple(number.setdefault(fact, len(number)) for fact in reading.facts)
+            parent = node.parent
+            known = parent.facts if parent is not None and parent.score == node.score else ()
+            novelty = self._novelty.setdefault(node.score, Novelty(width=self._config.width))
+            rank = novelty.rank(node.facts, known)
+        score = 0.0 if order == "depth" else -node.score
+        heapq.heappush(self._open, (score, rank, node.depth, self._entered, node))
+        self._entered += 1
+
+
+def _reward(prediction: Prediction) -> float:
+    if prediction.reward is None:
+        raise ValueError("this world model predicts no rewards, and a tree search looks for nothing else")
+    return prediction.reward
+
+
+def _rows(nodes: Sequence[_Node]) -> RolloutState:
+    """The rollouts of these nodes as one batch."""
+    parts = []
+    for _, group in groupby(nodes, key=lambda node: id(node.rollout)):
+        members = list(group)
+        assert members[0].rollout is not None
+        parts.append(members[0].rollout.select([node.row for node in members]))
+    rows = parts[0]
+    for part in parts[1:]:
+        rows = rows.append(part)
+    return rows
