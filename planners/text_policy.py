@@ -70,6 +70,7 @@ class TextPlanner:
         self._done: _Done | None = None
         self._next: deque[tuple[str, str]] = deque()  # actions, and what is predicted after each
         self._wrong: set[tuple[str, str]] = set()
+        self._barren: set[str] = set()  # states from which no way gains anything; nobody searches there again
         self._tries: Counter[tuple[str, str]] = Counter()
 
     def act(self, observation: Observation) -> str:
@@ -80,8 +81,8 @@ class TextPlanner:
         """
         text = self.search.read(observation).text
         self._look(observation, text)
-        if not self._next:
-            self._plan()
+        if not self._next and text not in self._barren:
+            self._plan(text)
         if self._next:
             action, expected = self._next.popleft()
             self._done = _Done(before=text, action=action, expected=expected)
@@ -101,13 +102,15 @@ class TextPlanner:
             self._wrong.add((done.before, done.action))
             self._next.clear()
 
-    def _plan(self) -> None:
+    def _plan(self, text: str) -> None:
         assert self._history is not None
         plan = self.search.plan(
             self.world_model, self._history, self.propose, seed=self._seed, avoid=self._wrong
         )
         self.plans.append(plan)
         self._next.extend(list(zip(plan.actions, plan.observations, strict=True))[: self.replan_every])
+        if not plan.actions:
+            self._barren.add(text)
 
     def _least_tried(self, text: str) -> str:
         actions = list(self.propose(text))

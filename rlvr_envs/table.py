@@ -49,6 +49,13 @@ ENVS: dict[str, EnvEntry] = {
         entry_point="rlvr_envs.simulators.drawer_env:DrawerSimEnv",
         max_episode_steps=112,
     ),
+    "RLVRWorld/TextGame-v0": EnvEntry(
+        entry_point="rlvr_envs.text_dreams:text_game",
+        vector_entry_point="rlvr_envs.text_dreams:text_game_vector",
+        kwargs={"world_model": "textgame-rlvr"},
+        max_episode_steps=50,
+        twin="RLVRWorld/TextGame-Sim-v0",
+    ),
     "RLVRWorld/TextGame-Sim-v0": EnvEntry(
         entry_point="rlvr_envs.simulators.text_game_env:TextGameSimEnv",
         max_episode_steps=50,

@@ -46,18 +46,18 @@ TOKENIZER = CompressiveTokenizerRecipe(
     ),
     losses=ReconstructionConfig(
         fit=FitConfig(
-            steps=4400,
+            steps=4200,
             learning_rate=1.5e-3,
             decay_from=0.5,
             evaluate_every=1000,
             checkpoint_every=250,
         ),
         perceptual_weight=0.5,
-        perceptual_frames=16,  # of 24: the contexts, and half of the others
+        perceptual_frames=12,  # of 18: the contexts, and half of the others
         adversarial_weight=0.0,  # on two cores the discriminator's time is better spent on more steps
         autocast=True,
     ),
-    batch=8,
+    batch=6,
     segment=41,
     frames=2,
     first_context=0.7,
