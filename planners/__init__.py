@@ -2,7 +2,8 @@
 
 A planner (:class:`CEM`, :class:`ICEM`, :class:`MPPI`) minimises a cost function of candidate plans;
 :class:`ImaginedCost` makes one from a world model and a :class:`GoalCost`; :class:`MPC` executes, looks and
-plans again; :class:`MPCPolicy` is that as a policy for one environment.
+plans again; :class:`MPCPolicy` is that as a policy for one environment. Where actions are texts,
+:class:`TreeSearch` looks for the way to the highest predicted score and :class:`TextPlanner` follows it.
 """
 
 from planners.cem import CEM, CEMConfig
@@ -22,6 +23,8 @@ from planners.policy import MPCPolicy
 from planners.rollout import CostSource, ImaginedCost, imagine
 from planners.search import CostFunction, Plan, Planner
 from planners.stable_worldmodel import StableWorldModelCost
+from planners.text_policy import TextPlanner
+from planners.tree import TextPlan, TreeConfig, TreeSearch
 
 __all__ = [
     "CEM",
@@ -47,5 +50,9 @@ __all__ = [
     "StableWorldModelCost",
     "StateCost",
     "StateCostConfig",
+    "TextPlan",
+    "TextPlanner",
+    "TreeConfig",
+    "TreeSearch",
     "imagine",
 ]
