@@ -8,7 +8,7 @@ decided by depth and then by order, so that a search is deterministic.
 
 Absent on purpose: rules and actions of any game (a callable proposes actions), learned values, a second look at a
 state that is reached again with a higher score, and Monte Carlo tree search: in a trial on the true games, ten
-thousand steps each, it won 21 times where novelty won 29.
+thousand steps each, the best of four settings won from 21 of 33 starts, novelty from 29.
 """
 
 from __future__ import annotations

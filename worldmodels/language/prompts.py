@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 import os
+import reprlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -74,7 +75,7 @@ def rules_by_game(texts: Mapping[str, Mapping[str, str]]) -> dict[str, GameRules
     for kind in RULE_FILES:
         found = texts.get(kind)
         if not isinstance(found, Mapping) or not all(isinstance(text, str) for text in found.values()):
-            raise ValueError(f"the {kind} rules are not a dict from game to text: {str(found)[:80]!r}")
+            raise ValueError(f"the {kind} rules are not a dict from game to text: {reprlib.repr(found)}")
     rules: dict[str, GameRules] = {}
     for game, written in texts["object"].items():
         if game not in texts["action"] or game not in texts["score"]:
@@ -114,6 +115,9 @@ class PromptTemplate:
                 f"a template has {len(PARTS) + 1} fixed pieces around its parts {list(PARTS)}; "
                 f"this one has {len(self.pieces)}"
             )
+        shown = (text for own in self.rules.values() for text in (own.object, own.action, own.score))
+        if not all(isinstance(text, str) for text in (*self.pieces, self.data_source, self.ability, *shown)):
+            raise ValueError("a template consists of texts only; something in this one is none")
 
     @classmethod
     def extract(
@@ -123,7 +127,7 @@ class PromptTemplate:
 
         Args:
             example: ``data_source``, ``prompt`` (one message), ``ability`` and ``extra_info`` with ``data_state`` and
-                ``data_action``; any game but the one that the prompt's worked examples are from.
+                ``data_action``; of any game and either split.
             transition: The ByteSized32 record that it was made of: line ``extra_info["index"]``, counted from 0, of
                 the file of its split.
             rules: See ``read_rules``; all are kept for later prompts.
@@ -131,11 +135,9 @@ class PromptTemplate:
         Raises:
             ValueError: The two are not records, do not belong together, or a part is not where it should be.
         """
-        text, state, action = (
-            _field(example, "prompt", 0, "content", what="example", kind=str),
-            _field(example, "extra_info", "data_state", what="example", kind=str),
-            _field(example, "extra_info", "data_action", what="example", kind=str),
-        )
+        text = _field(example, "prompt", 0, "content", what="example", kind=str)
+        state = _field(example, "extra_info", "data_state", what="example", kind=str)
+        action = _field(example, "extra_info", "data_action", what="example", kind=str)
         parts = _parts(transition, rules)
         if action != parts[-1]:
             raise ValueError(
@@ -214,12 +216,8 @@ class PromptTemplate:
             raise ValueError(f"{path} is not a {_FORMAT!r}: expected the fields {list(_FIELDS)}")
         try:
             rules = {game: GameRules(**texts) for game, texts in value["rules"].items()}
-            return cls(
-                pieces=tuple(value["pieces"]),
-                rules=rules,
-                data_source=value["data_source"],
-                ability=value["ability"],
-            )
+            labels = {key: value[key] for key in ("data_source", "ability")}
+            return cls(pieces=tuple(value["pieces"]), rules=rules, **labels)
         except (AttributeError, TypeError, ValueError) as error:
             raise ValueError(f"{path} is damaged: {error}") from error
 
@@ -228,7 +226,7 @@ def compact_prompt(state: GameState, action: str, *, uuid_base: int | None = Non
     """A short prompt in our own words for any causal language model, answered in the published format.
 
     An object is a line: uuid, then name, type, properties and contents as JSON, in the order of the state. Nothing of
-    the state is lost, and no line break occurs inside a line. ``answers.read_answer`` reads the reply.
+    the state is lost, and a newline occurs only at the end of a line. ``answers.read_answer`` reads the reply.
 
     Args:
         state: Where the game stands.
@@ -241,22 +239,25 @@ def compact_prompt(state: GameState, action: str, *, uuid_base: int | None = Non
     largest = max(state.objects, default=-1)
     base = largest + 1 if uuid_base is None else uuid_base
     if base <= largest:
-        raise ValueError(f"uuid_base is {base}, but the state has an object {largest}; give {largest + 1} or more")
+        raise ValueError(
+            f"uuid_base is {base}, but the state has an object {largest}; give {largest + 1} or more"
+        )
     lines = [
         " ".join([str(uuid), *(_json(item[key]) for key in OBJECT_KEYS if key != "uuid")])
         for uuid, item in state.objects.items()
     ]
     return "\n".join(
         [
-            "Things of a text game, one per line: uuid, name, type, properties, names of what is inside.",
+            "Things in a text game, one per line: uuid, name, type, properties, names of what it holds.",
             *lines,
             f"Points: {_json(state.scores())}",
             f"The player does: {_json(action)}",
-            "Then a moment passes. What is different now? Reply with one JSON object and nothing else:",
-            '{"modified": [{"name": "", "uuid": 0, "type": "", "properties": {}, "contains": []}], "removed": [0], '
-            '"score": {}}',
-            f'"modified" has each thing that differs or is new, complete (new uuids: {base}, {base + 1}, ..), '
-            '"removed" the uuids of things that are gone, "score" all points if any differ; what is empty stays empty.',
+            "A moment later, what is different? Reply with JSON only, in this form:",
+            '{"modified": [..], "removed": [..], "score": {..}}',
+            'modified: every thing that is new or different, complete, as {"name": .., "uuid": .., "type": .., '
+            f'"properties": {{..}}, "contains": [..]}}; new uuids are {base}, {base + 1} and so on.',
+            "removed: uuids of things that are gone. score: the points if they are different.",
+            "Leave empty what does not apply.",
             "",
         ]
     )
@@ -268,7 +269,7 @@ def _pieces(text: str, parts: tuple[str, ...]) -> tuple[str, ...]:
     stop, landmark = len(text), "end"
     for name, part in zip(reversed(PARTS), reversed(parts), strict=True):
         opening = " " if name == "UUID base" else "\n"  # it ends its line; the others are whole lines
-        start = text.rfind(f"{opening}{part}\n", 0, stop) + 1
+        start = text.rfind(f"{opening}{part}\n", 0, stop) + 1 if part else 0  # an empty part is nowhere
         if not start:
             shown = repr(part if len(part) <= 80 else part[:80] + "..")
             raise ValueError(
@@ -327,8 +328,7 @@ def _field(record: Any, *path: str | int, what: str, kind: type) -> Any:
             keys = list(record)[:8] if isinstance(record, Mapping) else type(record).__name__
             raise ValueError(f"the {what} has no {list(path)}; it has {keys}") from error
     if not isinstance(value, kind) or isinstance(value, bool):
-        shown = f"{type(value).__name__} {str(value)[:60]!r}"
-        raise ValueError(f"{list(path)} of the {what} is a {shown}, not a {kind.__name__}")
+        raise ValueError(f"{list(path)} of the {what} is {reprlib.repr(value)}, not of type {kind.__name__}")
     return value
 
 
