@@ -130,7 +130,11 @@ def evaluate_text_games(
         if chosen.any() and (title == "all rows" or not chosen.all())
     ]
     if compare:
-        tables.append(_comparison(found, compare, changed, units, config))
+        compared = {"all rows": everything, **(subsets or {})}
+        tables += [
+            _comparison(title, found, compare, chosen, changed, units, config)
+            for title, chosen in compared.items()
+        ]
     protocol = {"task": f"{name}: next state of recorded transitions", "config": config, "rows": len(rows)}
     return Report(
         name=name,
@@ -244,13 +248,15 @@ def _table(
 
 
 def _comparison(
+    title: str,
     found: Mapping[str, Row],
     pairs: Sequence[tuple[str, str]],
+    chosen: NDArray[np.bool_],
     changed: NDArray[np.bool_],
     units: Sequence[str],
     config: TextTableConfig,
 ) -> Table:
-    masks = {"all": np.ones(len(changed), dtype=bool), "unchanged": ~changed, "changed": changed}
+    masks = {"all": chosen, "unchanged": chosen & ~changed, "changed": chosen & changed}
     cells: dict[str, dict[str, Cell]] = {}
     for first, second in pairs:
         for mode in ("sampled", "greedy"):
@@ -266,8 +272,8 @@ def _comparison(
                 if mask.any()
             }
     return Table(
-        name="comparison",
-        title=f"What changed, {_METRICS[config.metric]}",
+        name="comparison" if title == "all rows" else f"comparison-{title.replace(' ', '-')}",
+        title=f"What changed, {_METRICS[config.metric]}, {title}",
         columns=tuple(Column(key=group, title=group, digits=2, scale=100) for group in _GROUPS),
         rows=cells,
         notes=("95 % paired bootstrap over ways through a game, percentage points",),
