@@ -91,6 +91,14 @@ def at_random(game: Game, first: GameState, variation: int) -> dict[str, Any]:
     return {"won": state.game_won, "score": float(state.score), "steps": steps, "model_steps": 0}
 
 
+def sure(name: str, min_probability: float) -> SlotWorldModel:
+    """A world model that says so where it is not sure."""
+    world = load(name)
+    if not isinstance(world, SlotWorldModel):
+        raise ValueError(f"{name} is a {type(world).__name__}; this benchmark searches in a SlotWorldModel")
+    return SlotWorldModel(world.model, protocol=world.protocol, min_probability=min_probability)
+
+
 def _propose(game: Game) -> Any:
     return lambda text: valid_actions(game, parse_state(text))
 
@@ -99,6 +107,7 @@ def main(
     models: tuple[str, ...] = ("textgame-base", "textgame-rlvr"),
     variations: int = 2,
     budget: int = 3000,
+    min_probability: float = 0.0,
     folder: Path = Path("runs/textgame-planning"),
     threads: int = 1,
 ) -> None:
@@ -108,12 +117,16 @@ def main(
         models: World models beside the oracle and random play.
         variations: Of every game.
         budget: Predictions of one search.
+        min_probability: Answers that a world model finds less likely are not believed.
         folder: Where finished games are kept.
         threads: Threads of everything.
     """
     torch.set_num_threads(threads)
     search = TreeSearch(TreeConfig(budget_steps=budget))
-    worlds: dict[str, WorldModel] = {"oracle": TextGameWorld(), **{name: load(name) for name in models}}
+    worlds: dict[str, WorldModel] = {
+        "oracle": TextGameWorld(),
+        **{name: sure(name, min_probability) for name in models},
+    }
     hashes = {
         name: weights_sha256(world.model)
         for name, world in worlds.items()
@@ -126,6 +139,7 @@ def main(
         "search": search.config,
         "variations": [FIRST_VARIATION + number for number in range(variations)],
         "max_steps": MAX_STEPS,
+        "min_probability": min_probability,
     }
     outcomes: dict[str, dict[str, dict[str, Any]]] = {}
     rows = [("random", "")] + [(world, way) for world in worlds for way in ways]
@@ -155,7 +169,8 @@ def main(
         rows={title: _cells(parts) for title, parts in outcomes.items()},
         notes=(
             "Wilson's 95 % intervals over games and variations",
-            f"at most {budget} predictions per search; plans anew: at most 6 searches and {MAX_STEPS} actions",
+            f"answers with a probability below {min_probability} are not believed; at most {budget} predictions per"
+            f" search; plans anew: at most 6 searches and {MAX_STEPS} actions",
         ),
     )
     report = Report(

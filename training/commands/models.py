@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -67,5 +68,11 @@ def load_slot_worlds(names: Sequence[str]) -> dict[str, SlotWorldModel]:
         model = load(name)
         if not isinstance(model, SlotWorldModel):
             raise ValueError(f"{name!r} is a {type(model).__name__}; this command works on a SlotWorldModel")
-        loaded[name] = model
+        loaded[shown_name(name)] = model
     return loaded
+
+
+def shown_name(name: str) -> str:
+    """What tables call a checkpoint: its run, if it is the ``model`` folder of one."""
+    path = Path(name)
+    return path.resolve().parent.name if path.name == "model" and path.is_dir() else name

@@ -139,14 +139,28 @@ class SlotWorldModel:
     Args:
         model: Speaks.
         protocol: What the model was trained for; an environment that asks for something else refuses it.
+        min_probability: An answer that the model itself finds less likely is an error, in [0, 1). A search tries
+            thousands of actions and believes the luckiest mistake; where the model is sure, it is rarely wrong.
+
+    Raises:
+        ValueError: ``min_probability`` is not in [0, 1).
     """
 
     history_length = 1
     action_shape: tuple[int, ...] | None = None
 
-    def __init__(self, model: SlotModel, *, protocol: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        model: SlotModel,
+        *,
+        protocol: Mapping[str, Any] | None = None,
+        min_probability: float = 0.0,
+    ) -> None:
+        if not 0 <= min_probability < 1:
+            raise ValueError(f"min_probability is {min_probability}; it must be in [0, 1)")
         self.model = model.eval()
         self.protocol = dict(protocol or {})
+        self.min_probability = min_probability
 
     def start(self, histories: Sequence[History], *, seeds: Sequence[int]) -> TextRollouts:
         """Begin one rollout per history; only the last observation counts.
@@ -204,8 +218,14 @@ class SlotWorldModel:
             said = self.model.answer(
                 questions, seeds=rows.seeds[index], steps=rows.steps[index], temperature=temperature
             )
-            for row, tokens in zip(places, said.tokens.tolist(), strict=True):
-                answers[row] = read_compact(tokens, rows.states[row], self.model.vocabulary)
+            sure = said.logprobs.sum(1).exp().tolist()
+            for row, tokens, probability in zip(places, said.tokens.tolist(), sure, strict=True):
+                if probability < self.min_probability:
+                    answers[row] = Answer(
+                        error=f"the answer has a probability of {probability:.2f}, less than {self.min_probability}"
+                    )
+                else:
+                    answers[row] = read_compact(tokens, rows.states[row], self.model.vocabulary)
         return [answers[row] for row in part]
 
 

@@ -39,6 +39,7 @@ class ConditionedEncoder(Encoder):
 
     Args:
         positions: Height times width of the map at every place that looks at the context.
+        attention_groups: Of the norms of the attention to the context.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class ConditionedEncoder(Encoder):
         layers_per_block: int,
         norm_num_groups: int,
         positions: Mapping[int, int],
+        attention_groups: int,
     ) -> None:
         super().__init__(
             in_channels=in_channels,
@@ -59,7 +61,8 @@ class ConditionedEncoder(Encoder):
             norm_num_groups=norm_num_groups,
         )
         self.cross_att_blocks = CrossAttentions(
-            {place: (block_out_channels[place], count) for place, count in positions.items()}
+            {place: (block_out_channels[place], count) for place, count in positions.items()},
+            groups=attention_groups,
         )
 
     def context_maps(self, seen: Mapping[int, Tensor]) -> tuple[KeysValues, ...]:
@@ -123,6 +126,7 @@ class ConditionedDecoder(Decoder):
 
     Args:
         positions: Height times width of the map at every place that looks at the context.
+        attention_groups: Of the norms of the attention to the context.
     """
 
     def __init__(
@@ -134,6 +138,7 @@ class ConditionedDecoder(Decoder):
         layers_per_block: int,
         norm_num_groups: int,
         positions: Mapping[int, int],
+        attention_groups: int,
     ) -> None:
         super().__init__(
             in_channels=in_channels,
@@ -145,7 +150,8 @@ class ConditionedDecoder(Decoder):
         )
         widths = [block_out_channels[-1], *reversed(block_out_channels)]
         self.cross_att_blocks = CrossAttentions(
-            {place: (widths[place + 1], count) for place, count in positions.items()}
+            {place: (widths[place + 1], count) for place, count in positions.items()},
+            groups=attention_groups,
         )
 
     def context_maps(self, seen: Mapping[int, Tensor]) -> tuple[KeysValues, ...]:

@@ -23,6 +23,9 @@ from torch import Tensor, nn
 NORM_EPS = 1e-6
 """Of every GroupNorm here; the value of diffusers' autoencoders."""
 
+RESIDUAL_SCALE = 0.1
+"""Factor on the last fresh convolution of a residual block (ours): blocks that begin near the identity train faster."""
+
 
 def conv2d(
     in_channels: int, out_channels: int, kernel_size: int, *, stride: int = 1, padding: int = 0
@@ -51,7 +54,7 @@ def linear(in_features: int, out_features: int) -> nn.Linear:
 @torch.no_grad()
 def initialise(module: nn.Module, seed: int) -> None:
     """Draw every convolution and linear layer from torch's default law, U(+-1/sqrt(fan in)), as a function of
-    seed.
+    seed; residual blocks begin near their shortcuts.
 
     On the meta device nothing happens.
     """
@@ -65,6 +68,10 @@ def initialise(module: nn.Module, seed: int) -> None:
         limit = 1 / math.sqrt(layer.weight[0].numel())
         for parameter in layer.parameters(recurse=False):
             parameter.uniform_(-limit, limit, generator=generators[device])
+    for block in module.modules():
+        if isinstance(block, ResnetBlock) and not block.conv2.weight.is_meta:
+            for parameter in block.conv2.parameters():
+                parameter.mul_(RESIDUAL_SCALE)
 
 
 class ResnetBlock(nn.Module):

@@ -24,7 +24,9 @@ from torch.nn import functional as F
 from worldmodels.nets.conv import linear
 
 NUM_HEADS = 4
-NUM_GROUPS = 32
+NUM_GROUPS = (
+    32  # unless a narrow tokenizer asks for fewer: groups of two channels forget which colour they had
+)
 NORM_EPS = 1e-5
 """Constants of the published cross attention, whatever the rest of the tokenizer is configured to."""
 
@@ -110,21 +112,22 @@ class CrossAttention(nn.Module):
     Args:
         channels: C, a multiple of 4 and of the number of groups.
         positions: P, height times width of both maps.
+        groups: Of both norms.
     """
 
-    def __init__(self, channels: int, positions: int) -> None:
+    def __init__(self, channels: int, positions: int, *, groups: int = NUM_GROUPS) -> None:
         super().__init__()
-        if channels % NUM_HEADS or channels % NUM_GROUPS:
+        if channels % NUM_HEADS or channels % groups:
             raise ValueError(
-                f"cross attention has {NUM_HEADS} heads and {NUM_GROUPS} norm groups, which must divide the "
+                f"cross attention has {NUM_HEADS} heads and {groups} norm groups, which must divide the "
                 f"channels of every map that looks at the context, got {channels}: choose other "
                 f"block_out_channels, or a max_att_resolution that leaves out this map"
             )
         self.kv_pos_emb = nn.Parameter(torch.empty(positions, channels))
         self.q_pos_emb = nn.Parameter(torch.empty(positions, channels))
         self.att = _Projections(channels)
-        self.kv_norm = nn.GroupNorm(NUM_GROUPS, channels, eps=NORM_EPS)
-        self.q_norm = nn.GroupNorm(NUM_GROUPS, channels, eps=NORM_EPS)
+        self.kv_norm = nn.GroupNorm(groups, channels, eps=NORM_EPS)
+        self.q_norm = nn.GroupNorm(groups, channels, eps=NORM_EPS)
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:
@@ -170,10 +173,13 @@ class CrossAttentions(nn.ModuleList):
 
     Args:
         sizes: place -> (channels, positions) of each, in order.
+        groups: Of their norms.
     """
 
-    def __init__(self, sizes: Mapping[int, tuple[int, int]]) -> None:
-        super().__init__(CrossAttention(channels, positions) for channels, positions in sizes.values())
+    def __init__(self, sizes: Mapping[int, tuple[int, int]], *, groups: int = NUM_GROUPS) -> None:
+        super().__init__(
+            CrossAttention(channels, positions, groups=groups) for channels, positions in sizes.values()
+        )
         self._index = {place: index for index, place in enumerate(sizes)}
 
     def keys_values(self, seen: Mapping[int, Tensor]) -> tuple[KeysValues, ...]:

@@ -30,7 +30,7 @@ from worldmodels.nets.conditioned import (
     ContextEncoder,
 )
 from worldmodels.nets.conv import conv2d, initialise, linear
-from worldmodels.nets.cross_attention import ContextFeatures
+from worldmodels.nets.cross_attention import NUM_GROUPS, ContextFeatures
 from worldmodels.nets.fsq import FSQ, LEVELS_BY_BITS
 from worldmodels.nets.weights import fill, read_tensors
 from worldmodels.video.frame_tokenizer import WEIGHTS_NAME
@@ -51,6 +51,7 @@ class CompressiveTokenizerConfig:
         norm_num_groups: Groups of every GroupNorm outside cross attention.
         patch_size: Side of the square of latents that becomes one id of a frame that is not the context.
         max_att_resolution: Feature maps of at most this height look at the context.
+        attention_groups: Groups of the norms in that attention.
         context_levels, dynamic_levels: Levels of the two code books.
     """
 
@@ -61,6 +62,7 @@ class CompressiveTokenizerConfig:
     norm_num_groups: int = 32
     patch_size: int = 4
     max_att_resolution: int = 32
+    attention_groups: int = NUM_GROUPS
     context_levels: tuple[int, ...] = LEVELS_BY_BITS[12]
     dynamic_levels: tuple[int, ...] = LEVELS_BY_BITS[12]
 
@@ -178,13 +180,18 @@ class CompressiveTokenizer(nn.Module):
         }
         encoder = {"in_channels": 3, "out_channels": config.latent_channels, **sizes}
         decoder = {"in_channels": config.latent_channels, "out_channels": 3, **sizes}
-        self.cond_encoder = ConditionedEncoder(**encoder, positions=config.encoder_positions())
+        groups = config.attention_groups
+        self.cond_encoder = ConditionedEncoder(
+            **encoder, positions=config.encoder_positions(), attention_groups=groups
+        )
         self.encoder = ContextEncoder(**encoder, mid_attention=False)
         self.quant_conv = conv2d(config.latent_channels, len(config.context_levels), 1)
         self.post_quant_conv = conv2d(len(config.context_levels), config.latent_channels, 1)
         self.quant_linear = linear(patch, len(config.dynamic_levels))
         self.post_quant_linear = linear(len(config.dynamic_levels), patch)
-        self.cond_decoder = ConditionedDecoder(**decoder, positions=config.decoder_positions())
+        self.cond_decoder = ConditionedDecoder(
+            **decoder, positions=config.decoder_positions(), attention_groups=groups
+        )
         self.decoder = ContextDecoder(**decoder, mid_attention=False)
         initialise(self, seed)
         weight = self.quant_linear.weight

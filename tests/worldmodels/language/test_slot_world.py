@@ -14,7 +14,7 @@ from worldmodels.checkpoints import load, save
 from worldmodels.language.compact_questions import Schema, ask
 from worldmodels.language.game_state import GameState
 from worldmodels.language.slot_model import padded
-from worldmodels.language.slot_world import slot_config
+from worldmodels.language.slot_world import SlotWorldModel, slot_config
 from worldmodels.language.words import Sign, Vocabulary
 from worldmodels.nets.slot_transformer import SlotTransformerConfig
 
@@ -159,3 +159,15 @@ def test_a_checkpoint_gives_the_same_answers(rows, tmp_path):
     torch.testing.assert_close(one.tokens, two.tokens)
     with pytest.raises(ValueError, match="has its own words"):
         load(folder, tokenizer="pusht-tokenizer")
+
+
+def test_an_answer_that_the_model_doubts_may_be_refused(rows):
+    model = tiny_slot_model()
+    histories = [History(observations=[row.before]) for row in rows]
+    actions = [row.action for row in rows]
+    for least, refused in ((0.0, False), (0.999, True)):
+        world = SlotWorldModel(model, min_probability=least)
+        _, predictions = world.step(world.start(histories, seeds=range(len(rows))), actions, temperature=0.0)
+        assert all(("probability" in (answer.error or "")) == refused for answer in predictions.answers)
+    with pytest.raises(ValueError, match="min_probability is 1"):
+        SlotWorldModel(model, min_probability=1)
