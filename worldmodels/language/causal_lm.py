@@ -1,11 +1,11 @@
-"""Any causal language model of the ``transformers`` library: loaded, asked, and made to say how likely an answer is.
+"""Any causal language model of the ``transformers`` library: asked, and made to say how likely an answer is.
 
 Special: prompts of different lengths are padded on the left and looked at once however many answers are drawn; rows
 that have ended cost no more. Draws are functions of (seed, step, token index) only, so in float32 a row's tokens do
 not depend on the batch; in lower precision the logits themselves do, and only ``rows_at_once=1`` makes rows truly
-independent. Weights come from safetensors files, no code comes with them, and a weight that is missing is an error.
+independent.
 
-Absent: game states (``causal_lm_world``), adapters and losses (training), top-k and top-p.
+Absent: files (``causal_lm_files``), game states (``causal_lm_world``), adapters and losses (training), top-k, top-p.
 
 Shapes: B prompts, G answers to each, R = B * G rows, L prompt tokens, N tokens of the longest answer.
 """
@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -81,38 +80,7 @@ class CausalLM(nn.Module):
         if gradient_checkpointing:
             net.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         self.end_ids = _end_ids(net, tokenizer)
-
-    @classmethod
-    def load(cls, name: str | Path, *, dtype: torch.dtype = torch.float32, **settings: Any) -> CausalLM:
-        """A model in the Hugging Face layout, on torch's default device, in evaluation mode.
-
-        Args:
-            name: A folder, or a hub id ``owner/name`` (downloaded once, then cached).
-            dtype: Of the weights in memory.
-            **settings: As for the constructor.
-
-        Raises:
-            FileNotFoundError: Nothing of that name, or no safetensors files in it.
-            ValueError: Weights are missing, left over or of another shape, or they want code of their own.
-        """
-        from transformers import AutoModelForCausalLM
-
-        try:
-            tokenizer = _load_tokenizer(str(name))
-            net, info = AutoModelForCausalLM.from_pretrained(
-                str(name), use_safetensors=True, output_loading_info=True, trust_remote_code=False
-            )
-        except OSError as error:
-            raise FileNotFoundError(
-                f"cannot load a language model from {str(name)!r}: give a folder with config.json, a tokenizer and "
-                f"safetensors files, or a hub id. {str(error).splitlines()[0]}"
-            ) from error
-        for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
-            if keys := sorted(map(str, info[what])):
-                raise ValueError(
-                    f"{str(name)!r} does not fit its config: {what.replace('_', ' ')} {keys[:5]} ({len(keys)} in all)"
-                )
-        return cls(net.to(torch.get_default_device(), dtype).eval(), tokenizer, **settings)
+        self.end_id: int = self.end_ids[0] if tokenizer.eos_token_id is None else tokenizer.eos_token_id
 
     @property
     def device(self) -> torch.device:
@@ -304,7 +272,7 @@ class CausalLM(nn.Module):
         """Logits of the last ``keep`` positions (or of all, where a model knows no such wish) and the cache."""
         positions = (seen.long().cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
         net = self.net.get_base_model() if hasattr(self.net, "get_base_model") else self.net
-        extra = {"logits_to_keep": keep} if "logits_to_keep" in _arguments(type(net)) else {}
+        extra = {"logits_to_keep": keep} if "logits_to_keep" in _arguments(type(net).forward) else {}
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
             found = self.net(
                 input_ids=ids,
@@ -346,18 +314,8 @@ class CausalLM(nn.Module):
 
 
 @lru_cache
-def _arguments(kind: type) -> Any:
-    return inspect.signature(kind.forward).parameters  # type: ignore[attr-defined]
-
-
-def _load_tokenizer(name: str) -> Any:
-    """``tokenizer.json`` as it is: ``AutoTokenizer`` may cut texts by the rules of the model's family instead."""
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast
-    from transformers.utils import cached_file
-
-    if cached_file(name, "tokenizer.json", _raise_exceptions_for_missing_entries=False) is None:
-        return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-    return PreTrainedTokenizerFast.from_pretrained(name)
+def _arguments(forward: Any) -> Any:
+    return inspect.signature(forward).parameters
 
 
 def _end_ids(net: Any, tokenizer: Any) -> tuple[int, ...]:

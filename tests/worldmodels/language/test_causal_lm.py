@@ -21,6 +21,7 @@ from tests.worldmodels.language.tiny_lms import (
 from worldmodels.api import History, Predictions, WorldModel
 from worldmodels.language.answers import write_answer
 from worldmodels.language.causal_lm import CausalLM, LMAnswers
+from worldmodels.language.causal_lm_files import load_causal_lm, save_causal_lm
 from worldmodels.language.causal_lm_world import CausalLMWorldModel
 
 SEEDS = torch.arange(5) + 7
@@ -183,26 +184,29 @@ def test_broken_weights_are_named():
 class TestLoading:
     @pytest.fixture
     def folder(self, tmp_path):
-        lm = tiny_lm("qwen2", chat=True)
-        lm.net.save_pretrained(tmp_path / "lm")
-        lm.tokenizer.save_pretrained(tmp_path / "lm")
-        return tmp_path / "lm"
+        return save_causal_lm(tmp_path / "lm", tiny_lm("qwen2", chat=True), card="A toy.")
 
     def test_what_was_saved_is_loaded(self, folder):
-        loaded, lm = CausalLM.load(folder, rows_at_once=3), tiny_lm("qwen2", chat=True)
+        loaded, lm = load_causal_lm(folder, rows_at_once=3), tiny_lm("qwen2", chat=True)
         assert loaded.rows_at_once == 3
         assert loaded.chat
         asked = prompts(lm)
         assert prompts(loaded) == asked
         ask = {"seeds": SEEDS, "max_new_tokens": 16}
         assert torch.equal(loaded.answer(asked, **ask).tokens, lm.answer(asked, **ask).tokens)
-        assert CausalLM.load(folder, dtype=torch.bfloat16).net.dtype == torch.bfloat16
+        assert load_causal_lm(folder, dtype=torch.bfloat16).net.dtype == torch.bfloat16
+
+    def test_a_folder_is_replaced_whole(self, folder):
+        assert save_causal_lm(folder, tiny_lm("llama"), card="Another.") == folder
+        assert (folder / "README.md").read_text() == "Another."
+        assert load_causal_lm(folder).net.config.model_type == "llama"
+        assert not folder.with_name("lm.partial").exists()
 
     def test_no_pickles(self, folder):
         (folder / "model.safetensors").unlink()
         torch.save(tiny_net().state_dict(), folder / "pytorch_model.bin")
         with pytest.raises(FileNotFoundError, match="safetensors"):
-            CausalLM.load(folder)
+            load_causal_lm(folder)
 
     def test_weights_that_are_not_there_are_named(self, folder):
         config = json.loads((folder / "config.json").read_text())
@@ -210,15 +214,15 @@ class TestLoading:
         config.pop("layer_types", None)
         (folder / "config.json").write_text(json.dumps(config))
         with pytest.raises(ValueError, match=r"missing keys.*layers\.2"):
-            CausalLM.load(folder)
+            load_causal_lm(folder)
         config["num_hidden_layers"] = 1
         (folder / "config.json").write_text(json.dumps(config))
         with pytest.raises(ValueError, match=r"unexpected keys.*layers\.1"):
-            CausalLM.load(folder)
+            load_causal_lm(folder)
 
     def test_nothing_there(self, tmp_path):
         with pytest.raises(FileNotFoundError, match="hub id"):
-            CausalLM.load(tmp_path / "nowhere")
+            load_causal_lm(tmp_path / "nowhere")
 
 
 class Scripted(CausalLM):
