@@ -36,7 +36,8 @@ from worldmodels.language.game_state import GameState, parse_state
 from worldmodels.language.slot_world import SlotWorldModel
 
 FIRST_VARIATION = 700_000  # no data file, no bundled first state and no trial of the search has these
-MAX_STEPS = 50
+MAX_STEPS = 60
+MAX_PLANS = 20
 
 
 def played(game: Game, state: GameState, actions: Sequence[str]) -> tuple[bool, float, int]:
@@ -68,7 +69,7 @@ def plans_anew(game: Game, first: GameState, model: WorldModel, search: TreeSear
     planner = TextPlanner(search, model, _propose(game))
     planner.reset(seed=0)
     state, steps = first, 0
-    while not state.game_over and steps < MAX_STEPS and len(planner.plans) < 6:
+    while not state.game_over and steps < MAX_STEPS and len(planner.plans) < MAX_PLANS:
         state = step(game, state, planner.act(state.to_text())).state
         steps += 1
     return {

@@ -15,9 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from training.code_lessons import MOVED, Lessons, LessonsRecipe, teach_encoders
 from training.fit import FitConfig
+from training.frame_cases import CasesConfig, draw_cases
 from training.frame_data import FrameData
-from training.reconstruction import ReconstructionConfig, train_reconstruction
+from training.reconstruction import Reconstruction, ReconstructionConfig, train_reconstruction
 from training.rewards.frames import mae, psnr, ssim
 from training.run import Run
 from worldmodels.nets.perceptual import Perceptual
@@ -31,11 +33,10 @@ class CompressiveTokenizerRecipe:
     Attributes:
         tokenizer: Sizes.
         losses: Losses and optimisation.
-        batch: Contexts per step.
-        segment: Frames from the context to the last frame that may be drawn with it, at most.
-        frames: Frames drawn with each context.
-        first_context: Share of the cases whose context is the episode's first frame, as in an environment.
+        cases: What a step sees.
         motion_weight: What pixels that differ from the context weigh more in the L1 loss: a gripper is a few pixels.
+        lessons: The encoders are taught first by themselves, and then ids stay what they are while painting them is
+            trained: a world model of them can be trained at the same time. None: all at once, as published.
     """
 
     tokenizer: CompressiveTokenizerConfig = field(default_factory=CompressiveTokenizerConfig)
@@ -44,14 +45,9 @@ class CompressiveTokenizerRecipe:
             fit=FitConfig(steps=600_000, learning_rate=5e-4, decay_from=1.0, warmup_steps=1000)
         )
     )
-    batch: int = 16
-    segment: int = 32
-    frames: int = 7
-    first_context: float = 0.0
+    cases: CasesConfig = field(default_factory=CasesConfig)
     motion_weight: float = 0.0
-
-
-MOVED = 0.1  # from when on a pixel differs from the context's, of a range of 1
+    lessons: LessonsRecipe | None = None
 
 
 def train_compressive_tokenizer(
@@ -73,45 +69,44 @@ def train_compressive_tokenizer(
             f"the data has frames of {train.image_size} px, the tokenizer is for {recipe.tokenizer.image_size}; convert"
             " the data, or change the recipe"
         )
-    model = CompressiveTokenizer(recipe.tokenizer, seed=seed).to(torch.get_default_device())
+    tokenizer = CompressiveTokenizer(recipe.tokenizer, seed=seed).to(torch.get_default_device())
+    if recipe.lessons is not None:
+        lessons = Lessons(tokenizer, train, recipe.lessons, seed=seed)
+        first = Run(
+            run.folder / "encoders",
+            recipe.lessons,
+            seed,
+            data_hash=run.manifest["data_hash"],
+            resume=True,  # finished lessons of the same recipe, seed and data serve any painting
+        )
+        teach_encoders(first, tokenizer, lessons, train, validation, seed=seed)
 
-    def reconstruct(generator: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        contexts, frames = draw(train, recipe, generator)
-        again_context, again, _ = model(contexts, frames)
+    def reconstruct(generator: np.random.Generator) -> Reconstruction:
+        cases = draw_cases(train, recipe.cases, generator)
+        contexts, frames = cases.contexts, cases.frames
+        again_context, again, _ = tokenizer(contexts, frames, train_encoders=recipe.lessons is None)
         differs = (frames - contexts[:, None]).abs().amax(dim=2, keepdim=True) > MOVED
         weights = torch.cat(
             [torch.ones_like(contexts[:, :1]), 1 + recipe.motion_weight * differs.flatten(0, 1)]
         )
         # Contexts first, so that a limited perceptual loss looks at them: whatever stands still is seen through them.
-        return (
-            torch.cat([again_context, again.flatten(0, 1)]),
-            torch.cat([contexts, frames.flatten(0, 1)]),
-            weights,
+        return Reconstruction(
+            decoded=torch.cat([again_context, again.flatten(0, 1)]),
+            target=torch.cat([contexts, frames.flatten(0, 1)]),
+            weights=weights,
         )
 
     train_reconstruction(
         run,
-        model,
+        tokenizer,
         reconstruct,
         recipe.losses,
         seed=seed,
         image_side=min(recipe.tokenizer.image_size),
         perceptual=perceptual,
-        evaluate=lambda: reconstruction_errors(model, validation, perceptual=perceptual, episodes=24),
+        evaluate=lambda: reconstruction_errors(tokenizer, validation, perceptual=perceptual, episodes=24),
     )
-    return model
-
-
-def draw(
-    data: FrameData, recipe: CompressiveTokenizerRecipe, generator: np.random.Generator
-) -> tuple[Tensor, Tensor]:
-    """Context frames ``(B, 3, H, W)`` and later frames ``(B, frames, 3, H, W)`` of the same episodes."""
-    episodes = generator.integers(0, len(data), recipe.batch)
-    contexts = generator.integers(0, data.steps, recipe.batch)
-    contexts[generator.random(recipe.batch) < recipe.first_context] = 0
-    reach = np.minimum(contexts + recipe.segment - 1, data.steps)
-    times = generator.integers(contexts[:, None], reach[:, None] + 1, (recipe.batch, recipe.frames))
-    return data.images(episodes, contexts), data.images(episodes[:, None], times)
+    return tokenizer
 
 
 @torch.no_grad()

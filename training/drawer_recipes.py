@@ -11,12 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlvr_envs.drawer_rules import STATE_NAMES
+from training.code_lessons import LessonsRecipe
 from training.compressive_tokenizers import (
     CompressiveTokenizerRecipe,
     reconstruction_errors,
     train_compressive_tokenizer,
 )
 from training.fit import FitConfig
+from training.frame_cases import CasesConfig
 from training.frame_data import FrameData
 from training.jobs import Job, Recipe, fitted, model_card, start_run
 from training.multi_step_recipes import splits
@@ -47,7 +49,7 @@ TOKENIZER = CompressiveTokenizerRecipe(
     ),
     losses=ReconstructionConfig(
         fit=FitConfig(
-            steps=12_000,
+            steps=5000,
             learning_rate=1.5e-3,
             decay_from=0.5,
             evaluate_every=1000,
@@ -58,11 +60,14 @@ TOKENIZER = CompressiveTokenizerRecipe(
         adversarial_weight=0.0,  # on two cores the discriminator's time is better spent on more steps
         autocast=True,
     ),
-    batch=6,
-    segment=41,
-    frames=2,
-    first_context=0.7,
+    cases=CasesConfig(batch=6, frames=2, segment=41, first_context=0.7),
     motion_weight=4.0,
+    lessons=LessonsRecipe(
+        fit=FitConfig(
+            steps=3500, learning_rate=2e-3, decay_from=0.4, evaluate_every=250, checkpoint_every=250
+        ),
+        cases=CasesConfig(batch=12, frames=5, segment=41, first_context=0.7),
+    ),
 )
 
 ACTION_NAMES = ("gripper", "roll", "pitch", "yaw", "shift x", "shift y", "shift z")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from torch import Tensor
 
-from training.reconstruction import ReconstructionConfig, train_reconstruction
+from training.reconstruction import Reconstruction, ReconstructionConfig, train_reconstruction
 from training.run import Run
 from worldmodels.nets.perceptual import Perceptual
 from worldmodels.video.frame_tokenizer import FrameTokenizer, FrameTokenizerConfig
@@ -64,9 +64,9 @@ def train_frame_tokenizer(
     """
     model = FrameTokenizer(recipe.tokenizer, seed=seed)
 
-    def reconstruct(generator: np.random.Generator) -> tuple[Tensor, Tensor, None]:
+    def reconstruct(generator: np.random.Generator) -> Reconstruction:
         target = frames(generator, recipe.batch)
-        return model(target)[0], target, None
+        return Reconstruction(decoded=model(target)[0], target=target)
 
     train_reconstruction(
         run,

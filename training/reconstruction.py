@@ -21,9 +21,23 @@ from training.run import Run, Snapshot, flatten_optimiser, restore_optimiser
 from worldmodels.nets.discriminator import PatchDiscriminator, discriminator_loss, generator_loss
 from worldmodels.nets.perceptual import Perceptual
 
-Reconstruct = Callable[[np.random.Generator], tuple[Tensor, Tensor, Tensor | None]]
-"""Draws a batch and passes it through the tokenizer: decoded and true frames, both ``(B, 3, H, W)``, and weights
-``(B, 1, H, W)`` of the pixels in the L1 loss, or None for equal ones."""
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Reconstruction:
+    """A batch that went through the tokenizer.
+
+    Attributes:
+        decoded, target: Decoded and true frames, ``(B, 3, H, W)``.
+        weights: Of the pixels in the L1 loss, ``(B, 1, H, W)``, or None for equal ones.
+    """
+
+    decoded: Tensor
+    target: Tensor
+    weights: Tensor | None = None
+
+
+Reconstruct = Callable[[np.random.Generator], Reconstruction]
+"""Draws a batch and passes it through the tokenizer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,16 +118,10 @@ class _Networks:
         self.optimisers[name].step()
         return float(norm)
 
-    def step(
-        self,
-        step: int,
-        decoded: Tensor,
-        target: Tensor,
-        weights: Tensor | None,
-        perceptual: Perceptual | None,
-    ) -> dict[str, Any]:
+    def step(self, step: int, batch: Reconstruction, perceptual: Perceptual | None) -> dict[str, Any]:
         """Losses and updates of one batch; what to log."""
         config = self.config
+        decoded, target, weights = batch.decoded.float(), batch.target, batch.weights
         errors = (decoded - target).abs()
         l1 = errors.mean()
         total = config.l1_weight * (l1 if weights is None else (errors * (weights / weights.mean())).mean())
@@ -179,8 +187,8 @@ def train_reconstruction(
     def body(step: int) -> Mapping[str, Any]:
         model.train()
         with torch.autocast(device, torch.bfloat16, enabled=config.autocast):
-            decoded, target, weights = reconstruct(np.random.default_rng([seed, step]))
-        line = networks.step(step, decoded.float(), target, weights, perceptual)
+            batch = reconstruct(np.random.default_rng([seed, step]))
+        line = networks.step(step, batch, perceptual)
         if evaluate is not None and ((step + 1) % every == 0 or step + 1 == steps):
             model.eval()
             with torch.no_grad():

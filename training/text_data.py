@@ -14,6 +14,7 @@ import re
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +44,14 @@ class TextCollectConfig:
 
     Attributes:
         variations: Ways through each game in the split ``train``; the other splits have their shares of it.
-        changed, unchanged: Rows kept of each way, at most, by whether anything but a waiting task changes.
+        changed, unchanged: Rows kept of each way besides its decisive ones, at most, by whether anything changes.
         random_share: See ``engine.transitions``; half of the ways have none.
         held_out: The game that only the test split has.
     """
 
     variations: int = 300
     changed: int = 20
-    unchanged: int = 8
+    unchanged: int = 20
     random_share: float = 0.3
     held_out: str = HELD_OUT_GAME
 
@@ -81,25 +82,46 @@ def _split_rows(split: str, config: TextCollectConfig) -> Iterator[GameTransitio
 
 
 def variation_rows(game: Game, variation: int, config: TextCollectConfig) -> list[GameTransition]:
-    """Rows of one way through a game, thinned out."""
+    """Rows of one way through a game: all that matter to winning it, and some of the others.
+
+    Kept whatever the configuration says: the steps of the way itself, and every row that changes the score or ends
+    the game. They are few, and a planner that is wrong about one of them loses.
+    """
     share = config.random_share if variation % 2 else 0.0
-    groups: tuple[list[GameTransition], list[GameTransition]] = ([], [])
-    for number, (before, action, after) in enumerate(transitions(game, variation, random_share=share)):
-        groups[after != before].append(
-            GameTransition(
-                id=f"{game.name}/{variation}/{number}",
-                game=game.name,
-                before=before,
-                action=action,
-                after=after,
-            )
+    rows = [
+        GameTransition(
+            id=f"{game.name}/{variation}/{number}", game=game.name, before=before, action=action, after=after
         )
+        for number, (before, action, after) in enumerate(transitions(game, variation, random_share=share))
+    ]
+    needed = _decisive(rows)
     generator = np.random.default_rng([variation, zlib.crc32(game.name.encode()), 2])
-    kept: list[GameTransition] = []
-    for rows, most in zip(groups, (config.unchanged, config.changed), strict=True):
-        chosen = generator.permutation(len(rows))[:most]
-        kept += [rows[row] for row in sorted(chosen.tolist())]
-    return kept
+    kept = set(needed)
+    for changed, most in ((False, config.unchanged), (True, config.changed)):
+        others = [
+            number
+            for number, row in enumerate(rows)
+            if number not in needed and (row.after != row.before) is changed
+        ]
+        kept |= {others[place] for place in generator.permutation(len(others))[:most].tolist()}
+    return [rows[number] for number in sorted(kept)]
+
+
+def _decisive(rows: Sequence[GameTransition]) -> set[int]:
+    """Numbers of the rows on the way itself, and of those that change the score or end the game."""
+    groups = [
+        list(group) for _, group in groupby(range(len(rows)), key=lambda number: id(rows[number].before))
+    ]
+    found: set[int] = set()
+    for group, following in zip_longest(groups, groups[1:]):
+        for number in group:
+            before, after = rows[number].before, rows[number].after
+            if after.score != before.score or after.game_over:
+                found.add(number)
+        if following is not None:
+            goal = rows[following[0]].before
+            found |= {number for number in group if rows[number].after == goal != rows[number].before}
+    return found
 
 
 def split_files(folder: str | Path, split: str) -> list[Path]:

@@ -13,11 +13,11 @@ from tests.training.tiny_frames import TOKENIZER
 from tests.training.toy_frames import toy_store
 from training.compressive_tokenizers import (
     CompressiveTokenizerRecipe,
-    draw,
     reconstruction_errors,
     train_compressive_tokenizer,
 )
 from training.fit import FitConfig
+from training.frame_cases import CasesConfig, draw_cases
 from training.frame_data import FrameData
 from training.grpo_loop import GRPOConfig
 from training.jobs import Job
@@ -59,10 +59,7 @@ RECIPE = CompressiveTokenizerRecipe(
         perceptual_weight=0.0,
         adversarial_weight=0.0,
     ),
-    batch=4,
-    segment=5,
-    frames=2,
-    first_context=0.5,
+    cases=CasesConfig(batch=4, segment=5, frames=2, first_context=0.5),
     motion_weight=2.0,
 )
 
@@ -74,8 +71,9 @@ def data(tmp_path_factory):
 
 def test_cases_are_a_context_and_later_frames_of_one_segment(data):
     frames = FrameData.load(data, "train")
-    recipe = dataclasses.replace(RECIPE, batch=64)
-    contexts, later = draw(frames, recipe, np.random.default_rng(0))
+    config = dataclasses.replace(RECIPE.cases, batch=64)
+    cases = draw_cases(frames, config, np.random.default_rng(0))
+    contexts, later = cases.contexts, cases.frames
     assert (contexts.shape, later.shape) == ((64, 3, 16, 32), (64, 2, 3, 16, 32))
     stored = {
         (name, time): frame.tobytes()
@@ -92,7 +90,7 @@ def test_cases_are_a_context_and_later_frames_of_one_segment(data):
     for row in range(64):
         for frame in later[row]:
             pairs = [(a, b) for a in found(contexts[row]) for b in found(frame) if a[0] == b[0]]
-            assert any(0 <= b[1] - a[1] < recipe.segment for a, b in pairs)
+            assert any(0 <= b[1] - a[1] < config.segment for a, b in pairs)
 
 
 def test_the_tokenizer_learns(tmp_path, data):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from rlvr_envs.simulators.text_games.catalogue import GAMES
+from rlvr_envs.simulators.text_games.engine import advise, start, step
 from tests.worldmodels.language.tiny_slots import turns
 from training.text_baselines import TrainingTable, nothing_changes, perfect
 from training.text_data import (
@@ -53,10 +54,29 @@ def test_collecting_again_changes_nothing_and_two_collections_are_equal(folder, 
 
 def test_rows_are_thinned_out_and_true(folder):
     rows = variation_rows(GAMES["boil-water"], 7, SMALL)
-    changed = [row for row in rows if row.after != row.before]
-    assert len(changed) <= 4
-    assert len(rows) - len(changed) <= 2
+    plain = [row for row in rows if not decisive(row)]
+    changed = [row for row in plain if row.after != row.before]
+    assert len(plain) - len(changed) <= SMALL.unchanged
     assert len({row.id for row in rows}) == len(rows)
+    none = dataclasses.replace(SMALL, changed=0, unchanged=0)
+    assert {row.id for row in variation_rows(GAMES["boil-water"], 7, none)} <= {row.id for row in rows}
+
+
+def decisive(row):
+    return row.after.score != row.before.score or row.after.game_over
+
+
+@pytest.mark.parametrize("name", sorted(GAMES))
+def test_the_way_itself_is_kept_from_the_start_to_the_victory(name):
+    config = TextCollectConfig(variations=1, changed=0, unchanged=0)
+    game = GAMES[name]
+    rows = variation_rows(game, 4, config)  # an even number: the solver's way
+    state = start(game, 4)
+    while not state.game_over:
+        after = step(game, state, advise(game, state)).state
+        assert any(row.before == state and row.after == after for row in rows), state.to_text()[:200]
+        state = after
+    assert state.game_won
 
 
 def test_rows_become_questions_and_answers(folder):

@@ -167,7 +167,9 @@ def test_the_context_matters(small):
 def test_training_reaches_every_weight_and_equals_inference(small):
     context_frames, videos = frames(2), frames(2, 3, seed=1)
     model = CompressiveTokenizer(SMALL, seed=1)
-    context, again, ids = model(context_frames, videos)
+    context, again, codes = model(context_frames, videos)
+    assert torch.equal(codes, model.codes(context_frames, videos)[1])
+    ids = model.dynamic_fsq.codes_to_indices(codes)
     assert (context.shape, again.shape) == ((2, 3, 32, 48), (2, 3, 3, 32, 48))
     context_ids, seen = small.encode_context(context_frames)
     assert torch.equal(ids, small.encode(seen, videos))
@@ -202,14 +204,14 @@ def test_a_training_step_at_the_size_of_drawer_frames():
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
     losses = []
     for _ in range(3):
-        context, again, ids = model(pixels[:, 0], pixels[:, 1:])
+        context, again, codes = model(pixels[:, 0], pixels[:, 1:])
         loss = (context - pixels[:, 0]).abs().mean() + (again - pixels[:, 1:]).abs().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < losses[0]
-    assert ids.shape == (1, 2, 20)
+    assert codes.shape == (1, 2, 20, 5)
 
 
 @pytest.mark.slow

@@ -335,31 +335,47 @@ class CompressiveTokenizer(nn.Module):
         codes = self.dynamic_fsq.indices_to_codes(ids, self._dtype)
         return self.decode_codes(codes, features if rows is None else features.for_frames(rows))
 
-    def forward(self, context_frames: Tensor, frames: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(
+        self, context_frames: Tensor, frames: Tensor, *, train_encoders: bool = True
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """For training: reconstruct, gradients passing straight through the rounding.
 
         Args:
             context_frames: ``(B, 3, H, W)`` float in [0, 1].
             frames: ``(B, T, 3, H, W)``, likewise.
+            train_encoders: False: whatever decides ids gets no gradient.
 
         Returns:
             the context frames ``(B, 3, H, W)`` and the frames ``(B, T, 3, H, W)`` again, not clamped, and the
-            ids ``(B, T, Nd)`` of the latter.
+            codes ``(B, T, Nd, D)`` of the latter.
         """
-        context_frames, frames = self._checked(context_frames, 4), self._checked(frames, 5)
         if len(context_frames) != len(frames):
             raise ValueError(
                 f"{len(frames)} rows of frames for {len(context_frames)} contexts; give equally many"
             )
-        leading, flat = frames.shape[:2], frames.flatten(0, 1)
-        latents, seen = self.context_latents(context_frames)
-        codes, _ = self.context_fsq.forward_image(latents)
-        context, decoded = self.decoder.features(self.post_quant_conv(codes.to(self._dtype)))
-        latents = self.dynamic_latents(flat, ContextFeatures(self.cond_encoder.context_maps(seen)))
-        codes, ids = self.dynamic_fsq(latents)
+        with torch.set_grad_enabled(train_encoders and torch.is_grad_enabled()):
+            context_codes, codes = self.codes(context_frames, frames)
+        context, decoded = self.decoder.features(self.post_quant_conv(context_codes.to(self._dtype)))
         features = ContextFeatures(self.cond_decoder.context_maps(decoded))
-        again = self.decode_codes(codes.to(self._dtype), features)
-        return context, again.unflatten(0, leading), ids.unflatten(0, leading)
+        again = self.decode_codes(codes.flatten(0, 1).to(self._dtype), features)
+        return context, again.unflatten(0, frames.shape[:2]), codes
+
+    def codes(self, context_frames: Tensor, frames: Tensor, *, soft: bool = False) -> tuple[Tensor, Tensor]:
+        """For training: codes ``(B, D, h, w)`` of contexts and ``(B, T, Nd, D)`` of frames, both float32.
+
+        Args:
+            context_frames: As for :meth:`forward`.
+            frames: Likewise.
+            soft: Leave out the rounding, for the first steps of a training.
+        """
+        latents, seen = self.context_latents(self._checked(context_frames, 4))
+        maps = ContextFeatures(self.cond_encoder.context_maps(seen))
+        dynamic = self.dynamic_latents(self._checked(frames, 5).flatten(0, 1), maps)
+        round_context, round_dynamic = (
+            fsq.soft if soft else fsq.quantize for fsq in (self.context_fsq, self.dynamic_fsq)
+        )
+        context_codes = round_context(latents.movedim(-3, -1)).movedim(-1, -3).contiguous()
+        return context_codes, round_dynamic(dynamic).unflatten(0, frames.shape[:2])
 
     def context_latents(self, frames: Tensor) -> tuple[Tensor, dict[int, Tensor]]:
         """Numbers ``(B, D, h, w)`` float32 before quantisation, and what the encoder's blocks saw."""
@@ -377,12 +393,15 @@ class CompressiveTokenizer(nn.Module):
 
     def decode_codes(self, codes: Tensor, features: ContextFeatures) -> Tensor:
         """Frames ``(R, 3, H, W)`` of codes ``(R, Nd, D)``; R / B consecutive frames see each context."""
+        return self.cond_decoder.conditioned(self.code_latents(codes), features.maps)
+
+    def code_latents(self, codes: Tensor) -> Tensor:
+        """Latents ``(R, C, h, w)`` of codes ``(R, Nd, D)``."""
         side, (rows, columns) = self.config.patch_size, self.config.dynamic_size
         patches = self.post_quant_linear(codes).view(len(codes), rows, columns, side, side, -1)
-        latents = patches.permute(0, 5, 1, 3, 2, 4).reshape(
+        return patches.permute(0, 5, 1, 3, 2, 4).reshape(
             len(codes), self.config.latent_channels, rows * side, columns * side
         )
-        return self.cond_decoder.conditioned(latents, features.maps)
 
     @property
     def _dtype(self) -> torch.dtype:
