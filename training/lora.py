@@ -108,8 +108,10 @@ def load_adapter(folder: str | Path, lm: CausalLM) -> None:
             raise FileNotFoundError(f"{folder} has no {name}; adapters are {_CONFIG} and {_WEIGHTS}")
     _check_bare(lm)
     saved = load_file(folder / _WEIGHTS)
+    config = peft.PeftConfig.from_pretrained(str(folder))
+    config.inference_mode = False  # peft writes True, and would freeze the adapters
     with torch.random.fork_rng(devices=[]):  # peft draws weights before it replaces them
-        net = peft.get_peft_model(lm.net, peft.PeftConfig.from_pretrained(str(folder)))
+        net = peft.get_peft_model(lm.net, config)
     own = peft.get_peft_model_state_dict(net)
     wrong = sorted(own.keys() ^ saved.keys())
     wrong += [name for name in own.keys() & saved.keys() if own[name].shape != saved[name].shape]
