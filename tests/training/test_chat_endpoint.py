@@ -13,7 +13,9 @@ SAMPLING = {"temperature": 0.7, "top_p": 0.9, "max_tokens": 50}
 
 
 def endpoint(server, **settings):
-    return ChatEndpoint(base_url=server.base_url, model="toy", **{"retries": 3, "backoff_s": 0.01, **settings})
+    return ChatEndpoint(
+        base_url=server.base_url, model="toy", **{"retries": 3, "backoff_s": 0.01, **settings}
+    )
 
 
 def test_a_question_and_its_answer(monkeypatch):

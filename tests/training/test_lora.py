@@ -65,6 +65,17 @@ def test_published_size():
     assert (layer.r["default"], layer.scaling["default"]) == (32, 0.5)
 
 
+def test_adapters_of_bfloat16_weights_are_float32(tmp_path):
+    lm = load_causal_lm(save_causal_lm(tmp_path / "base", tiny_lm(), card=""), dtype=torch.bfloat16)
+    add_lora(lm, SMALL, seed=0)
+    kinds = {("lora_" in name, weight.dtype) for name, weight in lm.named_parameters()}
+    assert kinds == {(True, torch.float32), (False, torch.bfloat16)}
+    TrainedWeights(lm, rows_per_pass=1).logprobs(*question(lm))[0].sum().backward()
+    assert all(weight.grad.dtype == torch.float32 for weight in lm.parameters() if weight.requires_grad)
+    merge_lora(lm)
+    assert {weight.dtype for weight in lm.parameters()} == {torch.bfloat16}
+
+
 def test_merged_equals_adapted_and_loads_as_an_ordinary_model(tmp_path):
     lm = adapted()
     wanted = likelihoods(lm)

@@ -95,8 +95,8 @@ def test_imitation_from_data_to_a_model(data, base, tmp_path):
     card = (folder / "README.md").read_text()
     assert "the licences of that model" in card
     assert "own simulator" not in card
+    other = save_causal_lm(tmp_path / "other", tiny_lm(seed=1), card="")
     with pytest.raises(ValueError, match="cannot resume.*base"):
-        other = save_causal_lm(tmp_path / "other", tiny_lm(seed=1), card="")
         paper.text_sft(dataclasses.replace(job, base=str(other), resume=True), "unused", recipe)
 
 
@@ -153,6 +153,7 @@ def test_the_balance():
 
 def test_questions_with_the_published_prompt(conformance, tmp_path):
     """The prompts of a data folder with a template are those of the published records."""
+
     def lines(name):
         return [json.loads(line) for line in gzip.open(conformance(name), "rt")]
 
