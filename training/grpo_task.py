@@ -8,7 +8,7 @@ Absent: the loop (``training.grpo_loop``) and any particular question.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from torch import Tensor, nn
@@ -59,8 +59,21 @@ def train_task(
     config: GRPOConfig,
     *,
     seed: int,
+    evaluate: Callable[[Any], Mapping[str, float]] | None = None,
+    reference: nn.Module | None = None,
 ) -> None:
-    """Post-train ``model`` in place; an interrupted run goes on from its newest checkpoint."""
+    """Post-train ``model`` in place; an interrupted run goes on from its newest checkpoint.
+
+    Args:
+        run: Its folder.
+        model: Trained in place.
+        train: Questions to learn from.
+        validation: Questions of the evaluation.
+        config: Settings of the loop.
+        seed: Of data order and sampling.
+        evaluate: Takes the place of ``validation.validate``, for example ``training.best_weights.BestWeights``.
+        reference: See ``training.grpo_loop.GRPOTrainer``.
+    """
     trainer = GRPOTrainer(
         model,
         train.questions,
@@ -69,7 +82,8 @@ def train_task(
         logprobs=train.logprobs,
         config=config,
         seed=seed,
-        evaluate=validation.validate,
+        evaluate=evaluate or validation.validate,
+        reference=reference,
     )
     trainer.train(run)
 

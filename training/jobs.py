@@ -63,14 +63,17 @@ def fitted(config: FitConfig, steps: int | None) -> FitConfig:
     return config if steps is None else dataclasses.replace(config, steps=steps)
 
 
-def model_card(title: str, run: Run, facts: Mapping[str, Any]) -> str:
-    """The model card: recipe, seed, data, time, metrics."""
+OWN_ORIGIN = "Trained by this project's own recipe on its own simulator; MIT licence."
+
+
+def model_card(title: str, run: Run, facts: Mapping[str, Any], *, origin: str = OWN_ORIGIN) -> str:
+    """The model card: where it comes from and under which licence, recipe, seed, data, time, metrics."""
     hours = sum(line.get("seconds", 0.0) for line in run.metrics()) / 3600
     hardware = {key: value for key, value in run.manifest["hardware"].items() if key != "command"}
     lines = [
         f"# {title}",
         "",
-        "Trained by this project's own recipe on its own simulator; MIT licence.",
+        origin,
         "",
         f"- recipe: `{json.dumps(to_json(run.manifest['config']))}`",
         f"- seed: {run.manifest['seed']}",

@@ -7,6 +7,7 @@ from training.drawer_world_recipes import DRAWER_WORLD_RECIPES
 from training.jobs import Recipe
 from training.paper_recipes import PAPER_RECIPES
 from training.paper_single_recipes import PAPER_SINGLE_RECIPES
+from training.paper_text_recipes import PAPER_TEXT_RECIPES
 from training.pusht_recipes import PUSHT_RECIPES
 from training.textgame_recipes import TEXTGAME_RECIPES
 
@@ -17,4 +18,5 @@ RECIPES: dict[str, Recipe] = {
     **TEXTGAME_RECIPES,
     **PAPER_RECIPES,
     **PAPER_SINGLE_RECIPES,
+    **PAPER_TEXT_RECIPES,
 }

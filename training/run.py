@@ -51,6 +51,7 @@ _PACKAGES = (
     "gymnasium",
     "safetensors",
     "transformers",
+    "peft",
     "lpips",
     "pymunk",
     "mujoco",

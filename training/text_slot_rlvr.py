@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from training.grpo_loop import GRPOConfig, Rollout
 from training.rewards.states import StateRewardName, state_scores
 from training.text_data import TextRows
+from training.text_questions import balanced as balanced_places
 from training.text_slots import exact_shares
 from worldmodels.language.compact_answers import read_compact
 from worldmodels.language.slot_model import SlotModel
@@ -110,11 +110,4 @@ class SlotTask:
 
 def balanced(rows: TextRows, unchanged_per_100: int | None) -> list[int]:
     """Row numbers with so many unchanged rows for every 100 changed ones, spread evenly over the data."""
-    numbers = list(range(len(rows)))
-    if unchanged_per_100 is None:
-        return numbers
-    changed = [n for n in numbers if rows.rows[n].after != rows.rows[n].before]
-    same = sorted(set(numbers) - set(changed))
-    wanted = min(len(same), round(len(changed) * unchanged_per_100 / 100))
-    kept = [same[place] for place in np.linspace(0, len(same) - 1, wanted).astype(int)] if wanted else []
-    return sorted(changed + kept)
+    return balanced_places([row.after != row.before for row in rows.rows], unchanged_per_100)

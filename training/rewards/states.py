@@ -42,6 +42,7 @@ __all__ = [
     "official_binary",
     "official_task_specific",
     "property_f1",
+    "published_state",
     "score_answer",
     "state_scores",
 ]
@@ -140,7 +141,7 @@ class StateReward:
         parts = state_scores(predicted, before=before, target=target)
         parts["undecoded"] = float(predicted is None)
         if self.reward.startswith("official"):
-            question = official_question(_published(before), _published(target))
+            question = official_question(published_state(before), published_state(target))
             said = {} if predicted is None else answer_value(before, predicted)  # {} earns 0
             scores = official_answer_scores(said, question)
             parts["official_binary"] = scores.binary
@@ -185,7 +186,8 @@ def _predicted(observation: Observation | None) -> GameState | None:
         return None
 
 
-def _published(state: GameState) -> str:
+def published_state(state: GameState) -> str:
+    """JSON of a state in the published form (the score is the last element): what the published rewards want."""
     return json.dumps({"game_state": [*map(dict, state.objects.values()), state.scores()]})
 
 

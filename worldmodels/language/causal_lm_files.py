@@ -58,7 +58,9 @@ def save_causal_lm(folder: str | Path, lm: CausalLM, *, card: str) -> Path:
         ValueError: The network has adapters around it, which must be merged first.
     """
     if hasattr(lm.net, "peft_config"):
-        raise ValueError("the network has adapters; merge them (training.lora.merged) before saving it whole")
+        raise ValueError(
+            "the network has adapters; merge them (training.lora.merge_lora) before saving it whole"
+        )
     folder = Path(folder)
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)

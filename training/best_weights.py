@@ -1,0 +1,70 @@
+"""Held-out selection: of all evaluations of a run, keep the weights with the best validation metric.
+
+Special: value and weights are one file that appears when it is whole, so an interrupted and resumed run selects what
+an uninterrupted one does; of equal values the first stays.
+
+Absent: test data, and stopping early.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from training.run import Run
+
+_FILE = "best.safetensors"
+
+
+class BestWeights:
+    """An evaluation that remembers; give it to ``training.grpo_task.train_task`` as ``evaluate``.
+
+    Args:
+        run: Whose folder keeps the file.
+        evaluate: Validation metrics of a model.
+        metric: The one that decides; more is better.
+    """
+
+    def __init__(self, run: Run, evaluate: Callable[[Any], Mapping[str, float]], metric: str) -> None:
+        self.path = run.folder / _FILE
+        self._evaluate, self._metric = evaluate, metric
+
+    @property
+    def value(self) -> float | None:
+        """The best value so far; None before the first evaluation."""
+        if not self.path.exists():
+            return None
+        with safe_open(self.path, framework="pt") as file:
+            return float(file.metadata()["value"])
+
+    def __call__(self, model: nn.Module) -> Mapping[str, float]:
+        """Evaluate, and keep the weights if they are better than all before.
+
+        Raises:
+            KeyError: The evaluation has no such metric.
+        """
+        metrics = self._evaluate(model)
+        value, best = metrics[self._metric], self.value
+        if best is None or value > best:
+            partial = self.path.with_name(_FILE + ".partial")
+            weights = {
+                name: weight.detach().cpu().contiguous() for name, weight in model.state_dict().items()
+            }
+            save_file(weights, partial, metadata={"value": repr(float(value))})
+            os.replace(partial, self.path)
+        return metrics
+
+    def restore(self, model: nn.Module) -> None:
+        """Give a model the best weights.
+
+        Raises:
+            FileNotFoundError: There was no evaluation.
+        """
+        if not self.path.exists():
+            raise FileNotFoundError(f"no {self.path}: nothing was evaluated, so nothing can be selected")
+        model.load_state_dict(load_file(self.path))
