@@ -58,8 +58,18 @@ def train_compressive_tokenizer(
     *,
     seed: int,
     perceptual: Perceptual | None,
+    begin: CompressiveTokenizer | None = None,
 ) -> CompressiveTokenizer:
     """Train a tokenizer; an interrupted run goes on from its newest checkpoint.
+
+    Args:
+        run: The run folder; lessons have one of their own in it.
+        train: What is learned from.
+        validation: What is logged.
+        recipe: Settings.
+        seed: Of fresh weights and of batches.
+        perceptual: Needed where the perceptual loss has a positive weight.
+        begin: Is trained further, in place; None: a fresh tokenizer.
 
     Raises:
         ValueError: Frames of another size than the tokenizer's, or as for ``train_reconstruction``.
@@ -69,7 +79,8 @@ def train_compressive_tokenizer(
             f"the data has frames of {train.image_size} px, the tokenizer is for {recipe.tokenizer.image_size}; convert"
             " the data, or change the recipe"
         )
-    tokenizer = CompressiveTokenizer(recipe.tokenizer, seed=seed).to(torch.get_default_device())
+    tokenizer = begin or CompressiveTokenizer(recipe.tokenizer, seed=seed)
+    tokenizer.to(torch.get_default_device())
     if recipe.lessons is not None:
         lessons = Lessons(tokenizer, train, recipe.lessons, seed=seed)
         first = Run(

@@ -20,13 +20,15 @@ from training.compressive_tokenizers import (
 from training.fit import FitConfig
 from training.frame_cases import CasesConfig
 from training.frame_data import FrameData
-from training.jobs import Job, Recipe, fitted, model_card, start_run
+from training.jobs import Job, Recipe, fitted, model_card, start_run, weights_of
 from training.multi_step_recipes import splits
 from training.reconstruction import ReconstructionConfig
+from training.run import Run
 from training.state_readers import StateReaderRecipe, state_reader_errors, train_state_reader
-from worldmodels.checkpoints import save, tokenizer_config
+from worldmodels.checkpoints import load_compressive_tokenizer, save, tokenizer_config
+from worldmodels.episodes import EpisodeStore
 from worldmodels.nets.perceptual import Perceptual
-from worldmodels.video.compressive_tokenizer import CompressiveTokenizerConfig
+from worldmodels.video.compressive_tokenizer import CompressiveTokenizer, CompressiveTokenizerConfig
 
 READER = StateReaderRecipe(
     fit=FitConfig(steps=5000, learning_rate=2e-3, decay_from=0.4, evaluate_every=1000),
@@ -67,6 +69,22 @@ TOKENIZER = CompressiveTokenizerRecipe(
             steps=3500, learning_rate=2e-3, decay_from=0.4, evaluate_every=250, checkpoint_every=250
         ),
         cases=CasesConfig(batch=12, frames=5, segment=41, first_context=0.7),
+    ),
+)
+
+# The same with smaller steps, on a tokenizer that has learned already: more episodes, no soft codes.
+TOKENIZER_MORE = dataclasses.replace(
+    TOKENIZER,
+    losses=dataclasses.replace(
+        TOKENIZER.losses,
+        fit=dataclasses.replace(TOKENIZER.losses.fit, steps=3000, learning_rate=1e-3, decay_from=0.3),
+    ),
+    lessons=LessonsRecipe(
+        fit=FitConfig(
+            steps=3000, learning_rate=1e-3, decay_from=0.3, evaluate_every=250, checkpoint_every=250
+        ),
+        cases=CasesConfig(batch=12, frames=5, segment=41, first_context=0.7),
+        soft_until=0.0,
     ),
 )
 
@@ -121,13 +139,42 @@ def drawer_tokenizer(job: Job) -> Path:
     A latent stands for 4 x 4 px. With 8 x 8 px, as in the released one, a context had 80 ids and stayed blurred, and so
     did everything that is seen from it: such small frames have more detail per pixel.
     """
-    store, train, validation = splits(job)
-    losses = dataclasses.replace(TOKENIZER.losses, fit=fitted(TOKENIZER.losses.fit, job.steps))
-    recipe = dataclasses.replace(TOKENIZER, losses=losses)
-    run = start_run(job, recipe, store)
+    store, _, _ = parts = splits(job)
+    recipe = _of_length(TOKENIZER, job)
+    return _trained(job, start_run(job, recipe, store), parts, recipe)
+
+
+def drawer_tokenizer_more(job: Job) -> Path:
+    """A tokenizer, ``--base``, trained further on more episodes: on the first ones alone it learned them by heart.
+
+    Raises:
+        ValueError: No base.
+    """
+    if job.base is None:
+        raise ValueError("drawer-tokenizer-more trains a tokenizer further; name it with --base")
+    begin = load_compressive_tokenizer(job.base)
+    store, _, _ = parts = splits(job)
+    recipe = _of_length(TOKENIZER_MORE, job)
+    run = start_run(job, {"recipe": recipe, "base": weights_of(job.base)}, store)
+    return _trained(job, run, parts, recipe, begin)
+
+
+def _of_length(recipe: CompressiveTokenizerRecipe, job: Job) -> CompressiveTokenizerRecipe:
+    losses = dataclasses.replace(recipe.losses, fit=fitted(recipe.losses.fit, job.steps))
+    return dataclasses.replace(recipe, losses=losses)
+
+
+def _trained(
+    job: Job,
+    run: Run,
+    parts: tuple[EpisodeStore, FrameData, FrameData],
+    recipe: CompressiveTokenizerRecipe,
+    begin: CompressiveTokenizer | None = None,
+) -> Path:
+    _, train, validation = parts
     perceptual = Perceptual("alex")
     tokenizer = train_compressive_tokenizer(
-        run, train, validation, recipe, seed=job.seed, perceptual=perceptual
+        run, train, validation, recipe, seed=job.seed, perceptual=perceptual, begin=begin
     )
     facts = reconstruction_errors(tokenizer, validation, perceptual=perceptual, episodes=100)
     config = {**tokenizer_config(tokenizer), "metrics": facts}
@@ -138,4 +185,5 @@ DRAWER_RECIPES: dict[str, Recipe] = {
     "drawer-reader": Recipe("state reader on true drawer frames: a measuring instrument", drawer_reader),
     "drawer-inverse": Recipe("reader of actions from pairs of drawer frames: an instrument", drawer_inverse),
     "drawer-tokenizer": Recipe("compressive FSQ tokenizer of drawer frames", drawer_tokenizer),
+    "drawer-tokenizer-more": Recipe("the same trained further, --base names it", drawer_tokenizer_more),
 }

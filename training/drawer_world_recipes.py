@@ -36,14 +36,14 @@ DRAWER = MultiStepSettings(
     },
     mle=MultiStepRecipe(
         fit=FitConfig(
-            steps=4000,
+            steps=3000,
             learning_rate=2e-3,
             decay_from=0.3,
             warmup_steps=200,
             evaluate_every=500,
             checkpoint_every=250,
         ),
-        batch=16,
+        batch=8,
         autocast=True,
     ),
     reader="drawer-reader",

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from training.fit import FitConfig
-from training.run import Run, to_json
+from training.run import Run, read_metrics, to_json
 from worldmodels.checkpoints import find, read_config
 from worldmodels.episodes import EpisodeStore
 
@@ -68,7 +68,8 @@ OWN_ORIGIN = "Trained by this project's own recipe on its own simulator; MIT lic
 
 def model_card(title: str, run: Run, facts: Mapping[str, Any], *, origin: str = OWN_ORIGIN) -> str:
     """The model card: where it comes from and under which licence, recipe, seed, data, time, metrics."""
-    hours = sum(line.get("seconds", 0.0) for line in run.metrics()) / 3600
+    logs = run.folder.rglob("metrics.jsonl")  # a run may hold others, which came first
+    hours = sum(line.get("seconds", 0.0) for log in logs for line in read_metrics(log)) / 3600
     hardware = {key: value for key, value in run.manifest["hardware"].items() if key != "command"}
     lines = [
         f"# {title}",

@@ -22,6 +22,7 @@ from training.jobs import Job, fitted, model_card, start_run
 from training.multi_step import (
     FrameTokens,
     MultiStepRecipe,
+    encoders_sha256,
     multi_step_gates,
     tokenise_frames,
     train_multi_step,
@@ -35,7 +36,6 @@ from worldmodels.checkpoints import (
     load_compressive_tokenizer,
     save,
     tokenizer_config,
-    tokenizer_sha256,
     world_config,
 )
 from worldmodels.episodes import EpisodeStore
@@ -108,7 +108,7 @@ def train_base(job: Job, settings: MultiStepSettings) -> Path:
     config = dataclasses.replace(
         settings.transformer, vocab_size=layout.vocab_size, max_position_embeddings=layout.response.stop
     )
-    identity = {"transformer": config, "mle": recipe, "tokenizer": tokenizer_sha256(tokenizer)}
+    identity = {"transformer": config, "mle": recipe, "encoders": encoders_sha256(tokenizer)}
     run = start_run(job, identity, store)
     tokens = _tokens(tokenizer, bins, store, train, validation)
     llama = Llama(config, seed=job.seed)

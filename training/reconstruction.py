@@ -8,6 +8,7 @@ Absent: adaptive weights of the losses, and any particular tokenizer.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -185,10 +186,11 @@ def train_reconstruction(
     device = next(model.parameters()).device.type
 
     def body(step: int) -> Mapping[str, Any]:
+        began = time.perf_counter()
         model.train()
         with torch.autocast(device, torch.bfloat16, enabled=config.autocast):
             batch = reconstruct(np.random.default_rng([seed, step]))
-        line = networks.step(step, batch, perceptual)
+        line = networks.step(step, batch, perceptual) | {"seconds": time.perf_counter() - began}
         if evaluate is not None and ((step + 1) % every == 0 or step + 1 == steps):
             model.eval()
             with torch.no_grad():

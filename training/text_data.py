@@ -44,15 +44,19 @@ class TextCollectConfig:
 
     Attributes:
         variations: Ways through each game in the split ``train``; the other splits have their shares of it.
+        random_shares: Way number n goes astray with probability ``random_shares[n % 4]`` at every step, see
+            ``engine.transitions``.
         changed, unchanged: Rows kept of each way besides its decisive ones, at most, by whether anything changes.
-        random_share: See ``engine.transitions``; half of the ways have none.
+        near_misses: More rows whose action begins with the word of one that changes the score, at most: without
+            them a model learns that whoever turns a key has the right one.
         held_out: The game that only the test split has.
     """
 
     variations: int = 300
-    changed: int = 20
-    unchanged: int = 20
-    random_share: float = 0.3
+    random_shares: tuple[float, float, float, float] = (0.0, 0.2, 0.5, 1.0)
+    changed: int = 12
+    unchanged: int = 12
+    near_misses: int = 24
     held_out: str = HELD_OUT_GAME
 
 
@@ -85,26 +89,29 @@ def variation_rows(game: Game, variation: int, config: TextCollectConfig) -> lis
     """Rows of one way through a game: all that matter to winning it, and some of the others.
 
     Kept whatever the configuration says: the steps of the way itself, and every row that changes the score or ends
-    the game. They are few, and a planner that is wrong about one of them loses.
+    the game. A planner that is wrong about one of them loses.
     """
-    share = config.random_share if variation % 2 else 0.0
+    share = config.random_shares[variation % len(config.random_shares)]
     rows = [
         GameTransition(
             id=f"{game.name}/{variation}/{number}", game=game.name, before=before, action=action, after=after
         )
         for number, (before, action, after) in enumerate(transitions(game, variation, random_share=share))
     ]
-    needed = _decisive(rows)
+    kept = _decisive(rows)
+    words = {_word(row.action) for row in rows if row.after.score != row.before.score}
+    changed = {number for number, row in enumerate(rows) if row.after != row.before}
+    unchanged = set(range(len(rows))) - changed
+    near = {number for number, row in enumerate(rows) if _word(row.action) in words}
     generator = np.random.default_rng([variation, zlib.crc32(game.name.encode()), 2])
-    kept = set(needed)
-    for changed, most in ((False, config.unchanged), (True, config.changed)):
-        others = [
-            number
-            for number, row in enumerate(rows)
-            if number not in needed and (row.after != row.before) is changed
-        ]
+    for group, most in ((near, config.near_misses), (changed, config.changed), (unchanged, config.unchanged)):
+        others = sorted(group - kept)
         kept |= {others[place] for place in generator.permutation(len(others))[:most].tolist()}
     return [rows[number] for number in sorted(kept)]
+
+
+def _word(action: str) -> str:
+    return action.partition(" ")[0]
 
 
 def _decisive(rows: Sequence[GameTransition]) -> set[int]:

@@ -23,7 +23,7 @@ from training.text_data import (
 from worldmodels.language.compact_answers import read_compact
 from worldmodels.language.transitions import GameTransition
 
-SMALL = TextCollectConfig(variations=1, changed=4, unchanged=2)
+SMALL = TextCollectConfig(variations=1, changed=4, unchanged=2, near_misses=2)
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +56,9 @@ def test_rows_are_thinned_out_and_true(folder):
     rows = variation_rows(GAMES["boil-water"], 7, SMALL)
     plain = [row for row in rows if not decisive(row)]
     changed = [row for row in plain if row.after != row.before]
-    assert len(plain) - len(changed) <= SMALL.unchanged
+    assert len(plain) - len(changed) <= SMALL.unchanged + SMALL.near_misses
     assert len({row.id for row in rows}) == len(rows)
-    none = dataclasses.replace(SMALL, changed=0, unchanged=0)
+    none = dataclasses.replace(SMALL, changed=0, unchanged=0, near_misses=0)
     assert {row.id for row in variation_rows(GAMES["boil-water"], 7, none)} <= {row.id for row in rows}
 
 
@@ -68,7 +68,7 @@ def decisive(row):
 
 @pytest.mark.parametrize("name", sorted(GAMES))
 def test_the_way_itself_is_kept_from_the_start_to_the_victory(name):
-    config = TextCollectConfig(variations=1, changed=0, unchanged=0)
+    config = TextCollectConfig(variations=1, changed=0, unchanged=0, near_misses=0)
     game = GAMES[name]
     rows = variation_rows(game, 4, config)  # an even number: the solver's way
     state = start(game, 4)

@@ -131,7 +131,7 @@ def test_the_table_has_its_baselines_and_keeps_finished_rows(tmp_path):
 
 def test_recipes_end_in_models_that_load_and_are_evaluated(tmp_path):
     data = tmp_path / "data"
-    collect_text_games(data, TextCollectConfig(variations=1, changed=2, unchanged=1))
+    collect_text_games(data, TextCollectConfig(variations=1, changed=2, unchanged=1, near_misses=1))
     base = TEXTGAME_RECIPES["textgame-base"].run(Job(folder=tmp_path / "base", data=data, steps=2))
     assert isinstance(load(base), SlotWorldModel)
     for name in ("textgame-more-mle", "textgame-rlvr"):
