@@ -92,3 +92,23 @@ def test_painting_leaves_ids_as_the_lessons_left_them(tmp_path, data):
         if not torch.equal(value, weights[name])
     }
     assert changed == {"decoder", "cond_decoder", "post_quant_conv", "post_quant_linear"}
+
+
+def test_a_tokenizer_is_trained_further_in_place(tmp_path, data):
+    recipe = CompressiveTokenizerRecipe(
+        tokenizer=TOKENIZER,
+        losses=ReconstructionConfig(
+            fit=FitConfig(steps=1, learning_rate=1e-4, warmup_steps=0),
+            perceptual_weight=0,
+            adversarial_weight=0,
+        ),
+        cases=CASES,
+    )
+    begin = CompressiveTokenizer(TOKENIZER, seed=5)
+    before = {name: value.clone() for name, value in begin.state_dict().items()}
+    after = train_compressive_tokenizer(
+        Run(tmp_path / "run", recipe, 0), *data, recipe, seed=0, perceptual=None, begin=begin
+    )
+    assert after is begin
+    for name, value in after.state_dict().items():
+        torch.testing.assert_close(value, before[name], atol=1e-3, rtol=0.01)
