@@ -140,6 +140,7 @@ def main(
         "search": search.config,
         "variations": [FIRST_VARIATION + number for number in range(variations)],
         "max_steps": MAX_STEPS,
+        "max_plans": MAX_PLANS,
         "min_probability": min_probability,
     }
     outcomes: dict[str, dict[str, dict[str, Any]]] = {}
@@ -171,7 +172,7 @@ def main(
         notes=(
             "Wilson's 95 % intervals over games and variations",
             f"answers with a probability below {min_probability} are not believed; at most {budget} predictions per"
-            f" search; plans anew: at most 6 searches and {MAX_STEPS} actions",
+            f" search; plans anew: at most {MAX_PLANS} searches and {MAX_STEPS} actions",
         ),
     )
     report = Report(

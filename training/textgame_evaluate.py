@@ -9,7 +9,6 @@ Absent: choosing checkpoints. Give the test split once, at the end.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from tqdm import tqdm
 
 from training.report import Cell, Column, Report, RowLog, Table, manifest, weights_sha256
 from training.rewards.official_states import official_answer_scores, official_question
-from training.rewards.states import state_scores
+from training.rewards.states import published_state, state_scores
 from training.rows import Row, blocks, mean_row, six_digits
 from training.statistics import bootstrap_mean, paired_bootstrap
 from training.text_baselines import TextPredictor, TrainingTable, nothing_changes, perfect
@@ -177,7 +176,7 @@ def measured(
     lines: dict[str, list[list[float]]] = {"exact": [], "property": [], "official": [], "unread": []}
     for state, row in zip(said, rows, strict=True):
         scores = state_scores(state, before=row.before, target=row.after)
-        question = official_question(_published(row.before), _published(row.after))
+        question = official_question(published_state(row.before), published_state(row.after))
         answer = {} if state is None else answer_value(row.before, state)
         values = {
             "exact": scores["exact"],
@@ -188,10 +187,6 @@ def measured(
         for key, value in values.items():
             lines[key].append([value])
     return {key: six_digits(np.array(values)) for key, values in lines.items()}
-
-
-def _published(state: GameState) -> str:
-    return json.dumps({"game_state": [*map(dict, state.objects.values()), state.scores()]})
 
 
 def _table(
