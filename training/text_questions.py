@@ -157,7 +157,9 @@ def held_out(question_id: str, game: str, games: Collection[str]) -> bool:
 
 
 def balanced(changed: Sequence[bool], unchanged_per_100: int | None) -> list[int]:
-    """Places of all changed ones and, spread evenly, of so many unchanged ones for every 100 of them; in order.
+    """Places with so many unchanged ones for every 100 changed ones, in order.
+
+    Of whichever kind there are too many, some are left out, evenly spread; of the other kind none.
 
     Args:
         changed: What each place is.
@@ -169,11 +171,19 @@ def balanced(changed: Sequence[bool], unchanged_per_100: int | None) -> list[int
         raise ValueError(
             f"unchanged_per_100 is {unchanged_per_100}; it must be at least 0, or None to keep all"
         )
-    kept = [place for place, mine in enumerate(changed) if mine]
-    same = [place for place, mine in enumerate(changed) if not mine]
-    wanted = min(len(same), round(len(kept) * unchanged_per_100 / 100))
-    spread: list[int] = np.linspace(0, len(same) - 1, wanted).astype(int).tolist() if wanted else []
-    return sorted([*kept, *(same[place] for place in spread)])
+    kinds = {
+        kind: [place for place, mine in enumerate(changed) if bool(mine) is kind] for kind in (True, False)
+    }
+    wanted = round(len(kinds[True]) * unchanged_per_100 / 100)
+    if wanted <= len(kinds[False]):
+        kinds[False] = _spread(kinds[False], wanted)
+    elif kinds[False]:
+        kinds[True] = _spread(kinds[True], max(1, round(len(kinds[False]) * 100 / unchanged_per_100)))
+    return sorted(kinds[True] + kinds[False])
+
+
+def _spread(places: list[int], count: int) -> list[int]:
+    return [places[n] for n in np.linspace(0, len(places) - 1, count).astype(int)] if count else []
 
 
 def _record_question(record: Any, place: str, build: Callable[[Mapping[str, Any]], str]) -> TextQuestion:

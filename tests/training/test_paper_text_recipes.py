@@ -146,7 +146,9 @@ def test_the_balance():
     assert balanced(changed, None) == list(range(6))
     assert balanced(changed, 0) == [0, 3]
     assert balanced(changed, 50) == [0, 1, 3]
-    assert balanced(changed, 900) == list(range(6))
+    assert balanced(changed, 200) == list(range(6))
+    assert balanced(changed, 400) == [0, 1, 2, 4, 5]  # too few are unchanged: fewer changed ones are kept
+    assert balanced([True, True], 50) == [0, 1]
     with pytest.raises(ValueError, match="-1"):
         balanced(changed, -1)
 
