@@ -129,6 +129,7 @@ def test_the_table_has_its_baselines_and_keeps_finished_rows(tmp_path):
     assert make().table("all-rows").rows == rows
 
 
+@pytest.mark.slow
 def test_recipes_end_in_models_that_load_and_are_evaluated(tmp_path):
     data = tmp_path / "data"
     collect_text_games(data, TextCollectConfig(variations=1, changed=2, unchanged=1, near_misses=1))
@@ -140,7 +141,7 @@ def test_recipes_end_in_models_that_load_and_are_evaluated(tmp_path):
     evaluate(
         "textgame",
         models=(str(base),),
-        windows=10,
+        windows=40,
         data=data,
         folder=tmp_path / "kept",
         results=tmp_path / "results",
