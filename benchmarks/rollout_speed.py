@@ -25,7 +25,8 @@ from training.report import Column, Report, Table, manifest
 from worldmodels.api import History
 from worldmodels.nets.llama import Llama, LlamaConfig
 from worldmodels.released import RT1_BINS
-from worldmodels.video.compressive_tokenizer import CompressiveTokenizer, CompressiveTokenizerConfig
+from worldmodels.video.compressive_config import CompressiveTokenizerConfig
+from worldmodels.video.compressive_tokenizer import CompressiveTokenizer
 from worldmodels.video.layouts import MultiStepLayout
 from worldmodels.video.multi_step_world import MultiStepWorldModel
 

@@ -21,8 +21,9 @@ from rlvr_envs.simulators.pusht import PushTWorld
 from rlvr_envs.simulators.pusht_batch import PushTBatch
 from rlvr_envs.simulators.pusht_drawing import PushTDrawing
 from rlvr_envs.simulators.pusht_policies import sample_states
+from training.provenance import hardware, now, versions
 from training.report import Column, Report, Table, sha256_of
-from training.run import hardware, now, to_json, versions
+from training.run import to_json
 
 REPETITIONS = 5
 MODEL = "pusht-rlvr"

@@ -27,7 +27,8 @@ from planners.tree import TreeConfig, TreeSearch
 from rlvr_envs.simulators.text_game_world import TextGameWorld
 from rlvr_envs.simulators.text_games.catalogue import GAMES
 from rlvr_envs.simulators.text_games.engine import Game, start, step, valid_actions
-from training.report import Cell, Column, Report, RowLog, Table, manifest, weights_sha256
+from training.provenance import weights_sha256
+from training.report import Cell, Column, Report, RowLog, Table, manifest
 from training.statistics import wilson_interval
 from training.text_data import HELD_OUT_GAME
 from worldmodels.api import History, WorldModel

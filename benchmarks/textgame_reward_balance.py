@@ -20,7 +20,8 @@ import tyro
 from rich.console import Console
 
 from training.grpo_task import train_task
-from training.report import Column, Report, Table, manifest, weights_sha256
+from training.provenance import weights_sha256
+from training.report import Column, Report, Table, manifest
 from training.run import Run
 from training.statistics import bootstrap_mean, paired_bootstrap
 from training.text_data import TextRows, load_rows

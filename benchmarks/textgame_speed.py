@@ -19,7 +19,8 @@ from rich.console import Console
 import rlvr_envs  # noqa: F401  registers the ids
 from rlvr_envs.simulators.text_games.catalogue import GAMES
 from rlvr_envs.simulators.text_games.engine import solve, start, step, valid_actions
-from training.report import Column, Report, Table, manifest, weights_sha256
+from training.provenance import weights_sha256
+from training.report import Column, Report, Table, manifest
 from worldmodels.checkpoints import load
 from worldmodels.language.slot_world import SlotWorldModel
 

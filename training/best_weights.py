@@ -1,6 +1,6 @@
 """Held-out selection: of all evaluations of a run, keep the weights with the best validation metric.
 
-Special: value and weights are one file that appears when it is whole, so an interrupted and resumed run selects what
+Special: metrics and weights are one file that appears when it is whole, so an interrupted and resumed run selects what
 an uninterrupted one does; of equal values the first stays.
 
 Absent: test data, and stopping early.
@@ -8,6 +8,7 @@ Absent: test data, and stopping early.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -35,12 +36,13 @@ class BestWeights:
         self._evaluate, self._metric = evaluate, metric
 
     @property
-    def value(self) -> float | None:
-        """The best value so far; None before the first evaluation."""
+    def metrics(self) -> dict[str, float] | None:
+        """What the best evaluation so far found; None before the first."""
         if not self.path.exists():
             return None
         with safe_open(self.path, framework="pt") as file:
-            return float(file.metadata()["value"])
+            found: dict[str, float] = json.loads(file.metadata()["metrics"])
+        return found
 
     def __call__(self, model: nn.Module) -> Mapping[str, float]:
         """Evaluate, and keep the weights if they are better than all before.
@@ -49,22 +51,24 @@ class BestWeights:
             KeyError: The evaluation has no such metric.
         """
         metrics = self._evaluate(model)
-        value, best = metrics[self._metric], self.value
-        if best is None or value > best:
+        value, best = metrics[self._metric], self.metrics
+        if best is None or value > best[self._metric]:
             partial = self.path.with_name(_FILE + ".partial")
             weights = {
                 name: weight.detach().cpu().contiguous() for name, weight in model.state_dict().items()
             }
-            save_file(weights, partial, metadata={"value": repr(float(value))})
+            save_file(weights, partial, metadata={"metrics": json.dumps(dict(metrics))})
             os.replace(partial, self.path)
         return metrics
 
-    def restore(self, model: nn.Module) -> None:
-        """Give a model the best weights.
+    def restore(self, model: nn.Module) -> dict[str, float]:
+        """Give a model the best weights; what their evaluation found.
 
         Raises:
             FileNotFoundError: There was no evaluation.
         """
-        if not self.path.exists():
+        metrics = self.metrics
+        if metrics is None:
             raise FileNotFoundError(f"no {self.path}: nothing was evaluated, so nothing can be selected")
         model.load_state_dict(load_file(self.path))
+        return metrics

@@ -27,7 +27,6 @@ from training.run import Run
 from worldmodels.video.compressive_tokenizer import CompressiveTokenizer
 
 _WIDTH = 256
-MOVED = 0.1  # from when on a pixel differs from the context's, of a range of 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +114,7 @@ class Lessons(nn.Module):
         known = F.pixel_unshuffle(before, side)
         latents = tokenizer.code_latents(codes.flatten(0, 1))
         painted = before + F.pixel_shuffle(self.picture(torch.cat([latents.float(), known], 1)), side)
-        weights = 1 + recipe.motion_weight * ((frames - before).abs().amax(1, keepdim=True) > MOVED)
+        weights = cases.pixel_weights(recipe.motion_weight)
         picture = ((painted - frames).abs() * weights / weights.mean()).mean()
         total = recipe.picture_weight * (picture + context)
         parts = {"context": context.detach(), "picture": picture.detach()}

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from training.code_lessons import MOVED, Lessons, LessonsRecipe, teach_encoders
+from training.code_lessons import Lessons, LessonsRecipe, teach_encoders
 from training.fit import FitConfig
 from training.frame_cases import CasesConfig, draw_cases
 from training.frame_data import FrameData
@@ -23,7 +23,8 @@ from training.reconstruction import Reconstruction, ReconstructionConfig, train_
 from training.rewards.frames import mae, psnr, ssim
 from training.run import Run
 from worldmodels.nets.perceptual import Perceptual
-from worldmodels.video.compressive_tokenizer import CompressiveTokenizer, CompressiveTokenizerConfig
+from worldmodels.video.compressive_config import CompressiveTokenizerConfig
+from worldmodels.video.compressive_tokenizer import CompressiveTokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,12 +73,17 @@ def train_compressive_tokenizer(
         begin: Is trained further, in place; None: a fresh tokenizer.
 
     Raises:
-        ValueError: Frames of another size than the tokenizer's, or as for ``train_reconstruction``.
+        ValueError: Frames of another size than the tokenizer's, ``begin`` of other sizes than the recipe's, or as
+            for ``train_reconstruction``.
     """
     if train.image_size != recipe.tokenizer.image_size:
         raise ValueError(
             f"the data has frames of {train.image_size} px, the tokenizer is for {recipe.tokenizer.image_size}; convert"
             " the data, or change the recipe"
+        )
+    if begin is not None and begin.config != recipe.tokenizer:
+        raise ValueError(
+            f"the tokenizer to begin with is of other sizes than the recipe's: {begin.config}; train a fresh one"
         )
     tokenizer = begin or CompressiveTokenizer(recipe.tokenizer, seed=seed)
     tokenizer.to(torch.get_default_device())
@@ -85,10 +91,10 @@ def train_compressive_tokenizer(
         lessons = Lessons(tokenizer, train, recipe.lessons, seed=seed)
         first = Run(
             run.folder / "encoders",
-            recipe.lessons,
+            {"tokenizer": recipe.tokenizer, "lessons": recipe.lessons},
             seed,
             data_hash=run.manifest["data_hash"],
-            resume=True,  # finished lessons of the same recipe, seed and data serve any painting
+            resume=True,  # the outer run has checked what it goes on with
         )
         teach_encoders(first, tokenizer, lessons, train, validation, seed=seed)
 
@@ -96,15 +102,11 @@ def train_compressive_tokenizer(
         cases = draw_cases(train, recipe.cases, generator)
         contexts, frames = cases.contexts, cases.frames
         again_context, again, _ = tokenizer(contexts, frames, train_encoders=recipe.lessons is None)
-        differs = (frames - contexts[:, None]).abs().amax(dim=2, keepdim=True) > MOVED
-        weights = torch.cat(
-            [torch.ones_like(contexts[:, :1]), 1 + recipe.motion_weight * differs.flatten(0, 1)]
-        )
         # Contexts first, so that a limited perceptual loss looks at them: whatever stands still is seen through them.
         return Reconstruction(
             decoded=torch.cat([again_context, again.flatten(0, 1)]),
             target=torch.cat([contexts, frames.flatten(0, 1)]),
-            weights=weights,
+            weights=torch.cat([torch.ones_like(contexts[:, :1]), cases.pixel_weights(recipe.motion_weight)]),
         )
 
     train_reconstruction(

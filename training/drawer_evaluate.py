@@ -36,7 +36,8 @@ from training.frame_rollouts import (
     recorded_frames,
     tokenizer_floor,
 )
-from training.report import Report, RowLog, manifest, source_of, weights_sha256
+from training.provenance import weights_sha256
+from training.report import Report, RowLog, manifest, source_of
 from training.rewards.frames import FrameRewardConfig
 from training.rows import Row, computed_row, mean_row
 from worldmodels.episodes import split_of

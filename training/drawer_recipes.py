@@ -28,7 +28,8 @@ from training.state_readers import StateReaderRecipe, state_reader_errors, train
 from worldmodels.checkpoints import load_compressive_tokenizer, save, tokenizer_config
 from worldmodels.episodes import EpisodeStore
 from worldmodels.nets.perceptual import Perceptual
-from worldmodels.video.compressive_tokenizer import CompressiveTokenizer, CompressiveTokenizerConfig
+from worldmodels.video.compressive_config import CompressiveTokenizerConfig
+from worldmodels.video.compressive_tokenizer import CompressiveTokenizer
 
 READER = StateReaderRecipe(
     fit=FitConfig(steps=5000, learning_rate=2e-3, decay_from=0.4, evaluate_every=1000),
@@ -160,8 +161,11 @@ def drawer_tokenizer_more(job: Job) -> Path:
 
 
 def _of_length(recipe: CompressiveTokenizerRecipe, job: Job) -> CompressiveTokenizerRecipe:
+    """The recipe with the job's number of steps, lessons and painting each, if it names one."""
+    assert recipe.lessons is not None
     losses = dataclasses.replace(recipe.losses, fit=fitted(recipe.losses.fit, job.steps))
-    return dataclasses.replace(recipe, losses=losses)
+    lessons = dataclasses.replace(recipe.lessons, fit=fitted(recipe.lessons.fit, job.steps))
+    return dataclasses.replace(recipe, losses=losses, lessons=lessons)
 
 
 def _trained(

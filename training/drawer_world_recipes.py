@@ -11,7 +11,7 @@ import dataclasses
 from pathlib import Path
 
 from training.fit import FitConfig
-from training.grpo_loop import GRPOConfig
+from training.grpo_config import GRPOConfig
 from training.jobs import Job, Recipe
 from training.multi_step import MultiStepRecipe
 from training.multi_step_recipes import MultiStepSettings, train_base, train_more, train_rlvr

@@ -42,8 +42,9 @@ from training.predictors import (
     tokenizer_floor,
     window_seeds,
 )
+from training.provenance import weights_sha256
 from training.readers import PoseReader
-from training.report import Report, RowLog, manifest, model_sha256, source_of, weights_sha256
+from training.report import Report, RowLog, manifest, model_sha256, source_of
 from training.rewards.frames import FrameRewardConfig, frame_scores
 from training.rows import Row, blocks, computed_row, mean_row, six_digits
 from training.windows import MOVED_DEG, MOVED_PX, Windows, choose_windows

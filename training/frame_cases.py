@@ -10,10 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from training.data import tensor_of
 from training.frame_data import FrameData
+
+_MOVED = 0.1  # from when on a pixel differs from the context's, of a range of 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +49,11 @@ class Cases:
     contexts: Tensor
     frames: Tensor
     states: Tensor | None
+
+    def pixel_weights(self, motion: float) -> Tensor:
+        """Weights ``(B * T, 1, H, W)`` of the frames' pixels: 1, ``motion`` more where the context differs."""
+        differs = (self.frames - self.contexts[:, None]).abs().amax(dim=2, keepdim=True) > _MOVED
+        return 1 + motion * differs.flatten(0, 1).to(torch.float32)
 
 
 def draw_cases(data: FrameData, config: CasesConfig, generator: np.random.Generator) -> Cases:

@@ -13,7 +13,8 @@ from typing import Any, Protocol, TypeVar
 
 from torch import Tensor, nn
 
-from training.grpo_loop import GRPOConfig, GRPOTrainer, Rollout
+from training.grpo_config import GRPOConfig
+from training.grpo_loop import GRPOTrainer, Rollout
 from training.run import Run
 
 PromptT = TypeVar("PromptT")

@@ -29,8 +29,10 @@ from training.frame_data import FrameData
 from training.run import Run
 from worldmodels.nets.llama import Llama
 from worldmodels.video.action_bins import ActionBins
-from worldmodels.video.compressive_tokenizer import CompressiveTokenizer
+from worldmodels.video.compressive_tokenizer import ENCODERS, CompressiveTokenizer
 from worldmodels.video.layouts import IGNORED, MultiStepLayout
+
+_AT_ONCE = 8  # frames that are encoded together
 
 
 @dataclass(frozen=True)
@@ -109,13 +111,9 @@ def encoders_sha256(tokenizer: CompressiveTokenizer) -> str:
     """Hash of the weights that decide ids: better paint on the same ids leaves a world model as it is."""
     sha = hashlib.sha256()
     for name, tensor in sorted(tokenizer.state_dict().items()):
-        if name.startswith(_DECIDE_IDS):
+        if name.startswith(ENCODERS):
             sha.update(name.encode() + tensor.cpu().contiguous().numpy().tobytes())
     return sha.hexdigest()
-
-
-_AT_ONCE = 8  # frames
-_DECIDE_IDS = ("encoder.", "cond_encoder.", "quant_conv.", "quant_linear.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,7 +28,7 @@ from training.multi_step import (
     train_multi_step,
 )
 from training.multi_step_rlvr import MultiStepRLVRRecipe, MultiStepTask
-from training.report import weights_sha256
+from training.provenance import weights_sha256
 from training.run import Run
 from worldmodels.checkpoints import (
     bundled,

@@ -22,7 +22,8 @@ from torch import Tensor
 
 from training.data import to_float
 from training.frame_data import FrameData
-from training.grpo_loop import GRPOConfig, Rollout
+from training.grpo_config import GRPOConfig
+from training.grpo_loop import Rollout
 from training.grpo_task import validation_answers
 from training.multi_step import FrameTokens, frame_nll, multi_step_gates
 from training.rewards.frames import FrameRewardConfig, frame_scores

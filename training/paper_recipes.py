@@ -18,7 +18,7 @@ from training.compressive_tokenizers import (
     train_compressive_tokenizer,
 )
 from training.fit import FitConfig
-from training.grpo_loop import GRPOConfig
+from training.grpo_config import GRPOConfig
 from training.jobs import Job, Recipe, fitted, model_card, start_run
 from training.multi_step import MultiStepRecipe
 from training.multi_step_recipes import MultiStepSettings, splits, train_base, train_rlvr

@@ -17,13 +17,13 @@ from torch import Tensor
 from training.fit import FitConfig
 from training.frame_data import FrameData
 from training.frame_tokenizers import FrameTokenizerRecipe, train_frame_tokenizer
-from training.grpo_loop import GRPOConfig
+from training.grpo_config import GRPOConfig
 from training.grpo_task import train_task
 from training.jobs import Job, Recipe, fitted, model_card, start_run
 from training.multi_step import MultiStepRecipe
 from training.multi_step_recipes import splits
 from training.multi_step_rlvr import MultiStepRLVRRecipe
-from training.report import weights_sha256
+from training.provenance import weights_sha256
 from training.rewards.frames import psnr
 from training.run import Run
 from training.single_step import (

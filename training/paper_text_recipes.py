@@ -21,9 +21,10 @@ from typing import Any
 import torch
 
 from training.fit import FitConfig
-from training.grpo_loop import GRPOConfig, hash_weights
+from training.grpo_config import GRPOConfig
 from training.jobs import Job, Recipe, model_card
 from training.lora import LoRASettings, add_lora, merge_lora, save_adapter
+from training.provenance import weights_sha256
 from training.rejection import ACCEPTED
 from training.run import Run
 from training.text_engines import best_engine
@@ -138,7 +139,7 @@ def _load(name: str) -> CausalLM:
 
 def _start(job: Job, lm: CausalLM, recipe: Mapping[str, Any], data_hash: str) -> Run:
     """The run folder, and adapters around the model."""
-    config = {**recipe, "lora": LORA, "base": hash_weights(lm.net)}
+    config = {**recipe, "lora": LORA, "base": weights_sha256(lm.net)}
     run = Run(job.folder, config, job.seed, data_hash=data_hash, resume=job.resume)
     add_lora(lm, LORA, seed=job.seed)
     return run

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from training.data import PushTData
-from training.grpo_loop import GRPOConfig, Rollout
+from training.grpo_config import GRPOConfig
+from training.grpo_loop import Rollout
 from training.grpo_task import validation_answers
 from training.mle import TokenData, gates, token_losses
 from training.rewards.frames import FrameRewardConfig, frame_scores

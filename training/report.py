@@ -20,9 +20,9 @@ from typing import Any, TypeAlias
 
 from rich.console import Console
 from rich.table import Table as RichTable
-from torch import nn
 
-from training.run import hardware, now, read_metrics, to_json, versions, write_json, write_text
+from training.provenance import hardware, now, versions, weights_sha256
+from training.run import read_metrics, to_json, write_json, write_text
 from training.statistics import Estimate
 from worldmodels.episodes import EpisodeStore, Split
 from worldmodels.video.object_world import ObjectWorldModel
@@ -218,18 +218,6 @@ def sha256_of(content: Any) -> str:
     """Hash of JSON-like content; the order of keys does not matter."""
     text = json.dumps(to_json(content), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def weights_sha256(*modules: nn.Module) -> str:
-    """Hash of all tensors of some modules, by name, shape and content as they are in memory."""
-    sha = hashlib.sha256()
-    for module in modules:
-        # The state dict lacks buffers that are not stored, and those are all that LPIPS consists of.
-        for name, tensor in sorted({**module.state_dict(), **dict(module.named_buffers())}.items()):
-            array = tensor.detach().cpu().contiguous().numpy()
-            sha.update(f"{name} {array.dtype} {array.shape}".encode())
-            sha.update(array.tobytes())
-    return sha.hexdigest()
 
 
 def model_sha256(model: ObjectWorldModel) -> str:

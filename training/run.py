@@ -21,16 +21,12 @@ import dataclasses
 import json
 import logging
 import os
-import platform
 import shutil
 import signal
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -40,22 +36,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from tqdm import tqdm
 
+from training.provenance import hardware, now, versions
+
 logger = logging.getLogger(__name__)
 
 Tensors = Mapping[str, Tensor]
 
-_PACKAGES = (
-    "rlvr-world-envs",
-    "torch",
-    "numpy",
-    "gymnasium",
-    "safetensors",
-    "transformers",
-    "peft",
-    "lpips",
-    "pymunk",
-    "mujoco",
-)
 _KEPT_CHECKPOINTS = 2  # the one before the newest is a spare for a damaged disk
 
 
@@ -380,37 +366,3 @@ def _differences(recorded: Any, asked: Any, where: str = "") -> list[str]:
             )
         ]
     return [] if recorded == asked else [f"{where.lstrip('.')} was {recorded!r}, now {asked!r}"]
-
-
-def now() -> str:
-    """The time in UTC, to the second."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-
-
-def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that decide numbers."""
-    found = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def hardware() -> dict[str, Any]:
-    """The machine, and the command that was given, without folders outside of the working folder."""
-    return {
-        "platform": f"{platform.system()} {platform.machine()}",
-        "cpus": os.cpu_count(),
-        "torch_threads": torch.get_num_threads(),
-        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
-        "command": [Path(sys.argv[0]).name, *map(_without_outer_folders, sys.argv[1:])],
-    }
-
-
-def _without_outer_folders(word: str) -> str:
-    """Of a path that leads out of the working folder only the last part: the rest is the user's own business."""
-    option, equals, value = word.rpartition("=")
-    path = Path(value)
-    return f"{option}{equals}{path.name}" if path.is_absolute() or ".." in path.parts else word

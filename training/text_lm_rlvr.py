@@ -20,7 +20,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 from training.best_weights import BestWeights
-from training.grpo_loop import GRPOConfig, Rollout
+from training.grpo_config import GRPOConfig
+from training.grpo_loop import Rollout
 from training.grpo_task import train_task
 from training.rewards.states import StateRewardName, score_answer, state_scores
 from training.run import Run
@@ -234,6 +235,4 @@ def train_text_rlvr(
         evaluate=best,
         reference=reference_of(model),
     )
-    best.restore(model)
-    with torch.no_grad():
-        return tasks[1].validate(model)
+    return best.restore(model)

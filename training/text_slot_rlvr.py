@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from training.grpo_loop import GRPOConfig, Rollout
+from training.grpo_config import GRPOConfig
+from training.grpo_loop import Rollout
 from training.rewards.states import StateRewardName, state_scores
 from training.text_data import TextRows
 from training.text_questions import balanced as balanced_places

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from training.report import Cell, Column, Report, RowLog, Table, manifest, weights_sha256
+from training.provenance import weights_sha256
+from training.report import Cell, Column, Report, RowLog, Table, manifest
 from training.rewards.official_states import official_answer_scores, official_question
 from training.rewards.states import published_state, state_scores
 from training.rows import Row, blocks, mean_row, six_digits

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 
 from training.fit import FitConfig, seeded
-from training.grpo_loop import GRPOConfig
+from training.grpo_config import GRPOConfig
 from training.grpo_task import train_task
 from training.jobs import Job, Recipe, fitted, model_card
-from training.report import weights_sha256
+from training.provenance import weights_sha256
 from training.run import Run
 from training.text_data import TextRows, language_of, load_rows
 from training.text_slot_rlvr import SlotRLVRRecipe, SlotTask
@@ -45,7 +45,9 @@ RLVR = SlotRLVRRecipe(
         eval_every=50,
         checkpoint_every=50,
     ),
-    unchanged_per_100=100,  # with the share that the data have, 23, it began to see changes where there are none
+    unchanged_per_100=100,
+    # As recorded there are 23. Chosen on validation: unchanged states stay 99.2 % right at temperature 1, as before
+    # post-training; with 23 they fell to 98.8 %.
 )
 BYTESIZED32 = SlotRecipe(fit=_FIT, max_answer=256)
 # Games that a fold trains on no row of: seven of the 31 each, no game twice, drawn once by a fixed seed.

@@ -39,9 +39,15 @@ class VLLMEngine:
         self._llm: Any = vllm.LLM(model=str(model), enable_lora=True, **sizes)
 
     def __call__(
-        self, lm: CausalLM, prompts: Sequence[Sequence[int]], *, seeds: Tensor, num_samples: int,
-        temperature: float, max_new_tokens: int,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        self,
+        lm: CausalLM,
+        prompts: Sequence[Sequence[int]],
+        *,
+        seeds: Tensor,
+        num_samples: int,
+        temperature: float,
+        max_new_tokens: int,
+    ) -> tuple[Tensor, Tensor]:
         """Tokens and mask ``(R, N)``."""
         common = {"temperature": temperature, "max_tokens": max_new_tokens, "stop_token_ids": [*lm.end_ids]}
         settings = [self._settings(seed=seed, detokenize=False, **common) for seed in seeds.tolist()]

@@ -42,7 +42,8 @@ from worldmodels.released import (
     tokenizer_wanted,
 )
 from worldmodels.video.action_bins import ActionBins
-from worldmodels.video.compressive_tokenizer import CompressiveTokenizer, CompressiveTokenizerConfig
+from worldmodels.video.compressive_config import CompressiveTokenizerConfig
+from worldmodels.video.compressive_tokenizer import CompressiveTokenizer
 from worldmodels.video.frame_tokenizer import FrameTokenizer, FrameTokenizerConfig
 from worldmodels.video.global_tokenizer import GlobalTokenizer, GlobalTokenizerConfig
 from worldmodels.video.layouts import MultiStepLayout, SingleStepLayout

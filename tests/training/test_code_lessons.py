@@ -12,11 +12,12 @@ from tests.training.toy_frames import toy_store
 from training.code_lessons import Lessons, LessonsRecipe, teach_encoders
 from training.compressive_tokenizers import CompressiveTokenizerRecipe, train_compressive_tokenizer
 from training.fit import FitConfig
-from training.frame_cases import CasesConfig
+from training.frame_cases import Cases, CasesConfig
 from training.frame_data import FrameData
+from training.multi_step import encoders_sha256
 from training.reconstruction import ReconstructionConfig
 from training.run import Run
-from worldmodels.video.compressive_tokenizer import CompressiveTokenizer
+from worldmodels.video.compressive_tokenizer import ENCODERS, CompressiveTokenizer
 
 CASES = CasesConfig(batch=4, frames=2, segment=5)
 LESSONS = LessonsRecipe(
@@ -25,6 +26,11 @@ LESSONS = LessonsRecipe(
     ),
     cases=CASES,
 )
+
+
+def painting(**fit):
+    fit = FitConfig(warmup_steps=0, **fit)
+    return ReconstructionConfig(fit=fit, perceptual_weight=0, adversarial_weight=0)
 
 
 @pytest.fixture(scope="module")
@@ -73,11 +79,7 @@ def test_an_interrupted_lesson_goes_on_as_if_nothing_had_happened(tmp_path, data
 def test_painting_leaves_ids_as_the_lessons_left_them(tmp_path, data):
     recipe = CompressiveTokenizerRecipe(
         tokenizer=TOKENIZER,
-        losses=ReconstructionConfig(
-            fit=FitConfig(steps=3, learning_rate=1e-2, warmup_steps=0),
-            perceptual_weight=0,
-            adversarial_weight=0,
-        ),
+        losses=painting(steps=3, learning_rate=1e-2),
         cases=CASES,
         lessons=dataclasses.replace(LESSONS, fit=dataclasses.replace(LESSONS.fit, steps=3)),
     )
@@ -86,22 +88,24 @@ def test_painting_leaves_ids_as_the_lessons_left_them(tmp_path, data):
         Run(tmp_path / "run", recipe, 0), *data, recipe, seed=0, perceptual=None
     )
     weights = before.state_dict()
-    changed = {
-        name.split(".")[0]
-        for name, value in after.state_dict().items()
-        if not torch.equal(value, weights[name])
+    changed = {name for name, value in after.state_dict().items() if not torch.equal(value, weights[name])}
+    assert {name.split(".")[0] for name in changed} == {
+        "decoder",
+        "cond_decoder",
+        "post_quant_conv",
+        "post_quant_linear",
     }
-    assert changed == {"decoder", "cond_decoder", "post_quant_conv", "post_quant_linear"}
+    assert not any(name.startswith(ENCODERS) for name in changed)
+    assert encoders_sha256(after) == encoders_sha256(before)
+    with torch.no_grad():
+        after.quant_conv.bias += 1
+    assert encoders_sha256(after) != encoders_sha256(before)
 
 
 def test_a_tokenizer_is_trained_further_in_place(tmp_path, data):
     recipe = CompressiveTokenizerRecipe(
         tokenizer=TOKENIZER,
-        losses=ReconstructionConfig(
-            fit=FitConfig(steps=1, learning_rate=1e-4, warmup_steps=0),
-            perceptual_weight=0,
-            adversarial_weight=0,
-        ),
+        losses=painting(steps=1, learning_rate=1e-4),
         cases=CASES,
     )
     begin = CompressiveTokenizer(TOKENIZER, seed=5)
@@ -112,3 +116,19 @@ def test_a_tokenizer_is_trained_further_in_place(tmp_path, data):
     assert after is begin
     for name, value in after.state_dict().items():
         torch.testing.assert_close(value, before[name], atol=1e-3, rtol=0.01)
+    larger = dataclasses.replace(recipe, tokenizer=dataclasses.replace(TOKENIZER, latent_channels=16))
+    with pytest.raises(ValueError, match="other sizes than the recipe's"):
+        train_compressive_tokenizer(
+            Run(tmp_path / "larger", larger, 0), *data, larger, seed=0, perceptual=None, begin=begin
+        )
+
+
+def test_what_moves_weighs_more_and_nothing_else():
+    contexts = torch.zeros(2, 3, 4, 4)
+    frames = contexts[:, None].repeat(1, 3, 1, 1, 1)
+    frames[1, 2, 0, 1, 1] = 0.5
+    frames[0, 0, 1, 2, 2] = 0.05  # noise
+    weights = Cases(contexts, frames, None).pixel_weights(4.0)
+    assert weights.shape == (6, 1, 4, 4)
+    assert weights[5, 0, 1, 1] == 5
+    assert weights.sum() == 6 * 16 + 4

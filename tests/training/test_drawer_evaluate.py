@@ -23,7 +23,8 @@ from worldmodels.episodes import EpisodeStore
 from worldmodels.nets.llama import Llama, LlamaConfig
 from worldmodels.nets.perceptual import Perceptual
 from worldmodels.video.action_bins import ActionBins
-from worldmodels.video.compressive_tokenizer import CompressiveTokenizer, CompressiveTokenizerConfig
+from worldmodels.video.compressive_config import CompressiveTokenizerConfig
+from worldmodels.video.compressive_tokenizer import CompressiveTokenizer
 from worldmodels.video.layouts import MultiStepLayout
 from worldmodels.video.multi_step_world import MultiStepWorldModel
 from worldmodels.video.state_reader import StateReader, StateReaderConfig

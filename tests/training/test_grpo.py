@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from training.grpo import entropy, group_advantages, kl_k3, policy_loss, token_logprobs, token_mean
-from training.grpo_loop import GRPOConfig, GRPOTrainer, Rollout
+from training.grpo_config import GRPOConfig
+from training.grpo_loop import GRPOTrainer, Rollout
 from training.run import Run, RunInterrupted
 from worldmodels.sampling import sample, uniforms
 

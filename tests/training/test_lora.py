@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from tests.worldmodels.language.tiny_lms import tiny_lm, toy_prompt, toy_turns
-from training.grpo_loop import hash_weights
 from training.lora import LoRASettings, add_lora, load_adapter, merge_lora, save_adapter
+from training.provenance import weights_sha256
 from training.trained_weights import BeforeTraining, TrainedWeights, reference_of
 from worldmodels.language.causal_lm_files import load_causal_lm, save_causal_lm
 
@@ -55,7 +55,7 @@ def test_fresh_adapters_change_nothing_and_are_all_that_is_trained(kind):
     again, other = tiny_lm(kind), tiny_lm(kind)
     add_lora(again, SMALL, seed=3)
     add_lora(other, SMALL, seed=4)
-    assert hash_weights(again) == hash_weights(lm) != hash_weights(other)
+    assert weights_sha256(again) == weights_sha256(lm) != weights_sha256(other)
 
 
 def test_published_size():
@@ -100,7 +100,7 @@ def test_adapters_are_loaded_as_adapters(tmp_path):
     load_adapter(folder, loaded)
     assert torch.equal(torch.random.get_rng_state(), state)
     torch.testing.assert_close(likelihoods(loaded), likelihoods(lm), atol=0, rtol=0)
-    assert hash_weights(TrainedWeights(loaded)) == hash_weights(TrainedWeights(lm))
+    assert weights_sha256(TrainedWeights(loaded)) == weights_sha256(TrainedWeights(lm))
     merge_lora(loaded)
     torch.testing.assert_close(likelihoods(loaded), likelihoods(lm), atol=1e-4, rtol=1e-4)
 

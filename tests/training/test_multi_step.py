@@ -13,7 +13,7 @@ from tests.training.toy_frames import STEPS, toy_store
 from training.data import to_float
 from training.fit import FitConfig
 from training.frame_data import FrameData
-from training.grpo_loop import GRPOConfig
+from training.grpo_config import GRPOConfig
 from training.grpo_task import train_task
 from training.multi_step import (
     FrameTokens,

@@ -19,7 +19,7 @@ from training.compressive_tokenizers import (
 from training.fit import FitConfig
 from training.frame_cases import CasesConfig, draw_cases
 from training.frame_data import FrameData
-from training.grpo_loop import GRPOConfig
+from training.grpo_config import GRPOConfig
 from training.jobs import Job
 from training.multi_step import MultiStepRecipe
 from training.multi_step_recipes import MultiStepSettings, train_base, train_more, train_rlvr

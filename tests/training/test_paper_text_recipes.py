@@ -11,9 +11,9 @@ import torch
 
 from tests.worldmodels.language.tiny_lms import tiny_lm, toy_turns
 from training import paper_text_recipes as paper
-from training.grpo_loop import hash_weights
 from training.jobs import Job
 from training.lora import LoRASettings, load_adapter
+from training.provenance import weights_sha256
 from training.recipes import RECIPES
 from training.run import Run
 from training.text_questions import balanced, held_out, read_questions
@@ -91,7 +91,7 @@ def test_imitation_from_data_to_a_model(data, base, tmp_path):
     load_adapter(tmp_path / "run" / "adapter", adapted)
     ids = torch.tensor([[5, 6, 7]])
     torch.testing.assert_close(merged.net(ids).logits, adapted.net(ids).logits, atol=1e-4, rtol=1e-4)
-    assert hash_weights(merged.net) != hash_weights(load_causal_lm(base).net)
+    assert weights_sha256(merged.net) != weights_sha256(load_causal_lm(base).net)
     card = (folder / "README.md").read_text()
     assert "the licences of that model" in card
     assert "own simulator" not in card

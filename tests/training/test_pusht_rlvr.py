@@ -9,7 +9,7 @@ import torch
 
 from tests.training.tiny_pusht import tiny_data, tiny_model
 from training.fit import FitConfig
-from training.grpo_loop import GRPOConfig
+from training.grpo_config import GRPOConfig
 from training.grpo_task import train_task
 from training.mle import MLERecipe, gates, tokenise, train_mle
 from training.pusht_rlvr import FrameTask, RLVRRecipe, questions

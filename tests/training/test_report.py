@@ -10,17 +10,8 @@ from torch import nn
 
 from tests.training.tiny_pusht import tiny_data, tiny_model
 from training.fit import seeded
-from training.report import (
-    Column,
-    Report,
-    RowLog,
-    Table,
-    manifest,
-    model_sha256,
-    sha256_of,
-    source_of,
-    weights_sha256,
-)
+from training.provenance import weights_sha256
+from training.report import Column, Report, RowLog, Table, manifest, model_sha256, sha256_of, source_of
 from training.statistics import Estimate
 
 COLUMNS = (

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
+from training.provenance import hardware
 from training.run import (
     Run,
     RunInterrupted,
     Snapshot,
     flatten_optimiser,
-    hardware,
     read_metrics,
     restore_optimiser,
     to_json,

@@ -10,7 +10,7 @@ from tests.training.tiny_frames import BINS
 from tests.training.toy_frames import STEPS, toy_store
 from training.fit import FitConfig
 from training.frame_data import FrameData
-from training.grpo_loop import GRPOConfig
+from training.grpo_config import GRPOConfig
 from training.grpo_task import train_task
 from training.multi_step import MultiStepRecipe
 from training.multi_step_rlvr import MultiStepRLVRRecipe, Window

@@ -13,9 +13,11 @@ import torch
 from tests.worldmodels.language.tiny_lms import COLD, HOT, tiny_lm, toy_prompt, toy_turns
 from training.best_weights import BestWeights
 from training.fit import FitConfig
-from training.grpo_loop import GRPOConfig, Rollout, hash_weights
+from training.grpo_config import GRPOConfig
+from training.grpo_loop import Rollout
 from training.grpo_task import train_task
 from training.lora import LoRASettings, add_lora, load_adapter
+from training.provenance import weights_sha256
 from training.run import Run
 from training.text_engines import OwnEngine, best_engine
 from training.text_lm_rlvr import (
@@ -115,7 +117,7 @@ def test_a_resumed_run_ends_the_same(learnt, tmp_path):
             assert len(run.checkpoints()) == 1
             lm, run = student(learnt), run_in(tmp_path / name, resume=True)
         facts = train_text_rlvr(run, lm, QUESTIONS, OTHERS, RECIPE, engine=OwnEngine(), seed=0)
-        ends.append((hash_weights(lm), facts, [line["reward_mean"] for line in run.metrics()]))
+        ends.append((weights_sha256(lm), facts, [line["reward_mean"] for line in run.metrics()]))
     assert ends[0] == ends[1]
 
 
@@ -222,16 +224,16 @@ def test_selection_needs_evaluations(tmp_path):
 def test_the_best_weights_are_kept(tmp_path):
     model = torch.nn.Linear(1, 1, bias=False)
     best = BestWeights(run_in(tmp_path), lambda m: {"good": -abs(m.weight.item() - 3)}, "good")
-    assert best.value is None
+    assert best.metrics is None
     with pytest.raises(FileNotFoundError, match="nothing was evaluated"):
         best.restore(model)
     for value in (0.0, 2.0, 4.0, 9.0):  # 2 and 4 are equally good
         torch.nn.init.constant_(model.weight, value)
         best(model)
     best = BestWeights(run_in(tmp_path, resume=True), lambda _: {"good": -1.0}, "good")
-    assert best.value == -1
+    assert best.metrics == {"good": -1}
     best(model)  # no better
-    best.restore(model)
+    assert best.restore(model) == {"good": -1}
     assert model.weight.item() == 2
     assert not list(tmp_path.glob("*.partial"))
     with pytest.raises(KeyError):

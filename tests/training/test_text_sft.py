@@ -10,8 +10,8 @@ import torch
 
 from tests.worldmodels.language.tiny_lms import tiny_lm, toy_prompt, toy_turns
 from training.fit import FitConfig
-from training.grpo_loop import hash_weights
 from training.lora import LoRASettings, add_lora
+from training.provenance import weights_sha256
 from training.run import Run
 from training.text_sft import (
     SFTExample,
@@ -70,7 +70,7 @@ def test_the_loss_falls_and_an_interrupted_run_ends_the_same(tmp_path, lora):
         assert all(torch.equal(weight, own[n]) for n, weight in frozen.items())
         losses = [line["loss"] for line in run.metrics()]
         assert len(losses) == 8
-        ends.append((hash_weights(lm), losses, run.metrics()[-1]["validation/nll"]))
+        ends.append((weights_sha256(lm), losses, run.metrics()[-1]["validation/nll"]))
     assert ends[0] == ends[1]
 
 

@@ -8,10 +8,11 @@ import torch
 from tests.worldmodels.language.tiny_slots import tiny_slot_model, turns
 from training.commands.evaluate import evaluate
 from training.fit import FitConfig
-from training.grpo_loop import GRPOConfig, Rollout
+from training.grpo_config import GRPOConfig
+from training.grpo_loop import Rollout
 from training.grpo_task import train_task
 from training.jobs import Job
-from training.report import weights_sha256
+from training.provenance import weights_sha256
 from training.run import Run
 from training.text_data import TextCollectConfig, TextRows, collect_text_games
 from training.text_slot_rlvr import SlotRLVRRecipe, SlotTask, balanced

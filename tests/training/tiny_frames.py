@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from worldmodels.nets.llama import Llama, LlamaConfig
 from worldmodels.video.action_bins import ActionBins
-from worldmodels.video.compressive_tokenizer import CompressiveTokenizer, CompressiveTokenizerConfig
+from worldmodels.video.compressive_config import CompressiveTokenizerConfig
+from worldmodels.video.compressive_tokenizer import CompressiveTokenizer
 from worldmodels.video.layouts import MultiStepLayout
 from worldmodels.video.multi_step_world import MultiStepWorldModel
 

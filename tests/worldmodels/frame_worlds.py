@@ -7,7 +7,8 @@ import torch
 
 from worldmodels.nets.llama import Llama, LlamaConfig
 from worldmodels.video.action_bins import ActionBins
-from worldmodels.video.compressive_tokenizer import CompressiveTokenizer, CompressiveTokenizerConfig
+from worldmodels.video.compressive_config import CompressiveTokenizerConfig
+from worldmodels.video.compressive_tokenizer import CompressiveTokenizer
 from worldmodels.video.frame_tokenizer import FrameTokenizer, FrameTokenizerConfig
 from worldmodels.video.layouts import MultiStepLayout, SingleStepLayout
 from worldmodels.video.multi_step_world import MultiStepWorldModel

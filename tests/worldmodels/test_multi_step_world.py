@@ -23,7 +23,8 @@ from worldmodels.generate import Forced, Sampled, generate
 from worldmodels.nets.llama import Llama, LlamaConfig
 from worldmodels.sampling import sample, uniforms
 from worldmodels.video.action_bins import ActionBins
-from worldmodels.video.compressive_tokenizer import CompressiveTokenizer, CompressiveTokenizerConfig
+from worldmodels.video.compressive_config import CompressiveTokenizerConfig
+from worldmodels.video.compressive_tokenizer import CompressiveTokenizer
 from worldmodels.video.layouts import MultiStepLayout
 from worldmodels.video.multi_step_world import MultiStepWorldModel
 from worldmodels.video.rt1_actions import RT1_HIGH, RT1_LOW

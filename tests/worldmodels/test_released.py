@@ -25,7 +25,8 @@ from worldmodels.checkpoints import (
 )
 from worldmodels.nets.llama import Llama, LlamaConfig
 from worldmodels.released import RT1_BINS, load_released_world
-from worldmodels.video.compressive_tokenizer import CompressiveTokenizer, CompressiveTokenizerConfig
+from worldmodels.video.compressive_config import CompressiveTokenizerConfig
+from worldmodels.video.compressive_tokenizer import CompressiveTokenizer
 from worldmodels.video.frame_tokenizer import FrameTokenizer, FrameTokenizerConfig
 from worldmodels.video.layouts import MultiStepLayout, SingleStepLayout
 from worldmodels.video.multi_step_world import MultiStepWorldModel
