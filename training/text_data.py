@@ -1,8 +1,9 @@
 """Transitions of text games for training: made with the games themselves, or read from files, then as tokens.
 
 Special: with ``collect`` and ``collect_drawer`` one of the few training files that know simulators. Variations of a
-split are never those of another, one game is in no training file at all, and rows of one way through a game are
-thinned out so that many different ways fit. What is written is a function of the configuration alone.
+split are never those of another, one game is in no training file at all, and rows of one way through a game, and of
+one search beside it, are thinned out so that many different ones fit. What is written is a function of the
+configuration alone.
 
 Absent: models and losses.
 """
@@ -13,7 +14,7 @@ import hashlib
 import re
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from tqdm import tqdm
 
 from rlvr_envs.simulators.text_games.catalogue import GAMES
 from rlvr_envs.simulators.text_games.engine import Game, transitions
+from training.text_searched import SearchedConfig, each_kind, searched_rows
 from worldmodels.language.compact_answers import name_within, write_compact
 from worldmodels.language.compact_questions import Question, Schema, ask
 from worldmodels.language.transitions import (
@@ -36,6 +38,7 @@ from worldmodels.language.words import Vocabulary
 HELD_OUT_GAME = "measure-water"  # in no training or validation file
 SPLITS = ("train", "posttrain", "validation", "test")
 _FIRST_VARIATION = {"train": 0, "posttrain": 100_000, "validation": 200_000, "test": 300_000}
+_SEARCHED = 50_000  # variations are searched that are nobody's way
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,24 +46,23 @@ class TextCollectConfig:
     """What to collect.
 
     Attributes:
-        variations: Ways through each game in the split ``train``; the other splits have their shares of it.
+        variations: Ways through each game in the split ``train``, and as many searches in other variations of it;
+            the other splits have their shares of it.
         random_shares: Way number n goes astray with probability ``random_shares[n % 4]`` at every step, see
-            ``engine.transitions``.
-        changed, unchanged: Rows kept of each way besides its decisive ones, at most, by whether anything changes.
-        near_misses: More rows whose action begins with the word of one that changes the score, at most: without
-            them a model learns that whoever turns a key has the right one.
+            ``engine.transitions``; so does the way to where search number n begins.
+        rows: Rows kept of each way besides its own steps, at most, see ``text_searched.each_kind``.
+        search: How much is searched and kept.
         held_out: The game that only the test split has.
     """
 
-    variations: int = 300
+    variations: int = 500
     random_shares: tuple[float, float, float, float] = (0.0, 0.2, 0.5, 1.0)
-    changed: int = 12
-    unchanged: int = 12
-    near_misses: int = 24
+    rows: int = 20
+    search: SearchedConfig = field(default_factory=SearchedConfig)
     held_out: str = HELD_OUT_GAME
 
 
-_SHARES = {"train": 1.0, "posttrain": 0.4, "validation": 0.1, "test": 0.1}
+_SHARES = {"train": 1.0, "posttrain": 0.25, "validation": 0.06, "test": 0.08}
 
 
 def collect_text_games(folder: str | Path, config: TextCollectConfig) -> dict[str, int]:
@@ -81,16 +83,16 @@ def _split_rows(split: str, config: TextCollectConfig) -> Iterator[GameTransitio
     for name, game in GAMES.items():
         if name == config.held_out and split != "test":
             continue
-        for variation in range(_FIRST_VARIATION[split], _FIRST_VARIATION[split] + number):
+        first = _FIRST_VARIATION[split]
+        for variation in range(first, first + number):
             yield from variation_rows(game, variation, config)
+        for variation in range(first + _SEARCHED, first + _SEARCHED + number):
+            share = config.random_shares[variation % len(config.random_shares)]
+            yield from searched_rows(game, variation, config.search, random_share=share)
 
 
 def variation_rows(game: Game, variation: int, config: TextCollectConfig) -> list[GameTransition]:
-    """Rows of one way through a game: all that matter to winning it, and some of the others.
-
-    Kept whatever the configuration says: the steps of the way itself, and every row that changes the score or ends
-    the game. A planner that is wrong about one of them loses.
-    """
+    """Rows of one way through a game: the steps of the way itself, and some of what else could have been done."""
     share = config.random_shares[variation % len(config.random_shares)]
     rows = [
         GameTransition(
@@ -98,36 +100,26 @@ def variation_rows(game: Game, variation: int, config: TextCollectConfig) -> lis
         )
         for number, (before, action, after) in enumerate(transitions(game, variation, random_share=share))
     ]
-    kept = _decisive(rows)
-    words = {_word(row.action) for row in rows if row.after.score != row.before.score}
-    changed = {number for number, row in enumerate(rows) if row.after != row.before}
-    unchanged = set(range(len(rows))) - changed
-    near = {number for number, row in enumerate(rows) if _word(row.action) in words}
+    kept = _way(rows)
+    others = [number for number in range(len(rows)) if number not in kept]
     generator = np.random.default_rng([variation, zlib.crc32(game.name.encode()), 2])
-    for group, most in ((near, config.near_misses), (changed, config.changed), (unchanged, config.unchanged)):
-        others = sorted(group - kept)
-        kept |= {others[place] for place in generator.permutation(len(others))[:most].tolist()}
-    return [rows[number] for number in sorted(kept)]
+    chosen = each_kind([rows[number] for number in others], config.rows, generator)
+    return [rows[number] for number in sorted([*kept, *(others[place] for place in chosen)])]
 
 
-def _word(action: str) -> str:
-    return action.partition(" ")[0]
-
-
-def _decisive(rows: Sequence[GameTransition]) -> set[int]:
-    """Numbers of the rows on the way itself, and of those that change the score or end the game."""
+def _way(rows: Sequence[GameTransition]) -> set[int]:
+    """Numbers of the rows on the way itself: the first of those that lead to the next state, or to the victory."""
     groups = [
         list(group) for _, group in groupby(range(len(rows)), key=lambda number: id(rows[number].before))
     ]
     found: set[int] = set()
     for group, following in zip_longest(groups, groups[1:]):
+        goal = None if following is None else rows[following[0]].before
         for number in group:
-            before, after = rows[number].before, rows[number].after
-            if after.score != before.score or after.game_over:
+            after = rows[number].after
+            if (after.game_won if goal is None else after == goal) and after != rows[number].before:
                 found.add(number)
-        if following is not None:
-            goal = rows[following[0]].before
-            found |= {number for number in group if rows[number].after == goal != rows[number].before}
+                break
     return found
 
 

@@ -20,10 +20,11 @@ from training.text_data import (
     load_rows,
     variation_rows,
 )
+from training.text_searched import SearchedConfig
 from worldmodels.language.compact_answers import read_compact
 from worldmodels.language.transitions import GameTransition
 
-SMALL = TextCollectConfig(variations=1, changed=4, unchanged=2, near_misses=2)
+SMALL = TextCollectConfig(variations=1, rows=6, search=SearchedConfig(budget=40, rows=5))
 
 
 @pytest.fixture(scope="module")
@@ -52,23 +53,33 @@ def test_collecting_again_changes_nothing_and_two_collections_are_equal(folder, 
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_rows_are_thinned_out_and_true(folder):
-    rows = variation_rows(GAMES["boil-water"], 7, SMALL)
-    plain = [row for row in rows if not decisive(row)]
-    changed = [row for row in plain if row.after != row.before]
-    assert len(plain) - len(changed) <= SMALL.unchanged + SMALL.near_misses
+def test_every_split_has_ways_and_searches(folder):
+    for split in SPLITS:
+        rows, _ = load_rows(folder, split)
+        for game in {row.game for row in rows}:
+            ways = [row for row in rows if row.game == game and not row.episode.endswith("-searched")]
+            searched = [row for row in rows if row.game == game and row.episode.endswith("-searched")]
+            assert ways
+            assert 0 < len(searched) <= SMALL.search.rows
+            assert not {row.episode.removesuffix("-searched") for row in searched} & {
+                row.episode for row in ways
+            }
+
+
+def test_rows_are_thinned_out_and_true():
+    game = GAMES["boil-water"]
+    rows = variation_rows(game, 4, SMALL)
+    way = variation_rows(game, 4, dataclasses.replace(SMALL, rows=0))
+    assert {row.id for row in way} < {row.id for row in rows}
+    assert len(rows) == len(way) + SMALL.rows
+    assert len({row.before.to_text() for row in way}) == len(way)  # one step in each state
     assert len({row.id for row in rows}) == len(rows)
-    none = dataclasses.replace(SMALL, changed=0, unchanged=0, near_misses=0)
-    assert {row.id for row in variation_rows(GAMES["boil-water"], 7, none)} <= {row.id for row in rows}
-
-
-def decisive(row):
-    return row.after.score != row.before.score or row.after.game_over
+    assert all(step(game, row.before, row.action).state == row.after for row in rows)
 
 
 @pytest.mark.parametrize("name", sorted(GAMES))
 def test_the_way_itself_is_kept_from_the_start_to_the_victory(name):
-    config = TextCollectConfig(variations=1, changed=0, unchanged=0, near_misses=0)
+    config = TextCollectConfig(variations=1, rows=0)
     game = GAMES[name]
     rows = variation_rows(game, 4, config)  # an even number: the solver's way
     state = start(game, 4)

@@ -15,6 +15,7 @@ from training.jobs import Job
 from training.provenance import weights_sha256
 from training.run import Run
 from training.text_data import TextCollectConfig, TextRows, collect_text_games
+from training.text_searched import SearchedConfig
 from training.text_slot_rlvr import SlotRLVRRecipe, SlotTask, balanced
 from training.text_slots import SlotRecipe, exact_shares, train_slots
 from training.textgame_evaluate import TextTableConfig, evaluate_text_games
@@ -133,7 +134,9 @@ def test_the_table_has_its_baselines_and_keeps_finished_rows(tmp_path):
 @pytest.mark.slow
 def test_recipes_end_in_models_that_load_and_are_evaluated(tmp_path):
     data = tmp_path / "data"
-    collect_text_games(data, TextCollectConfig(variations=1, changed=2, unchanged=1, near_misses=1))
+    collect_text_games(
+        data, TextCollectConfig(variations=1, rows=4, search=SearchedConfig(budget=30, rows=4))
+    )
     base = TEXTGAME_RECIPES["textgame-base"].run(Job(folder=tmp_path / "base", data=data, steps=2))
     assert isinstance(load(base), SlotWorldModel)
     for name in ("textgame-more-mle", "textgame-rlvr"):

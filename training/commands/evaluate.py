@@ -169,6 +169,7 @@ def _texts(
     import numpy as np
 
     from training.text_data import HELD_OUT_GAME, load_rows
+    from training.text_searched import is_searched
     from training.textgame_evaluate import TextTableConfig, evaluate_text_games
 
     broken: list[str] = []
@@ -181,6 +182,10 @@ def _texts(
         raise ValueError(f"--hold-out names {sorted(unknown)}, of which {data} has no rows")
     loaded = load_slot_worlds(models)
     held = np.array([row.game in unseen for row in asked])
+    searched = np.array([is_searched(row) for row in asked])
+    subsets = {"games seen in training": ~held, "games not seen in training": held} if held.any() else {}
+    if searched.any():
+        subsets |= {"what searches ask": searched & ~held, "along ways": ~searched & ~held}
     official = name == NAMES["bytesized32"]
     return evaluate_text_games(
         loaded,
@@ -189,7 +194,7 @@ def _texts(
         TextTableConfig(rows=rows, metric="official" if official else "exact"),
         name=name,
         data={"folder": data.name, split: digest, "train": train_digest},
-        subsets={"games seen in training": ~held, "games not seen in training": held} if held.any() else {},
+        subsets=subsets,
         compare=[pair for pair in TEXT_PAIRS if set(pair) <= set(loaded)],
         folder=folder,
     )
