@@ -45,6 +45,13 @@ ENVS: dict[str, EnvEntry] = {
         entry_point="rlvr_envs.simulators.pusht_env:PushTSimEnv",
         max_episode_steps=20,
     ),
+    "RLVRWorld/RT1-Drawer-v0": EnvEntry(
+        entry_point="rlvr_envs.drawer_dream:rt1_drawer",
+        vector_entry_point="rlvr_envs.drawer_dream:rt1_drawer_vector",
+        kwargs={"world_model": "drawer-base"},
+        max_episode_steps=112,
+        twin="RLVRWorld/RT1-Drawer-Sim-v0",
+    ),
     "RLVRWorld/RT1-Drawer-Sim-v0": EnvEntry(
         entry_point="rlvr_envs.simulators.drawer_env:DrawerSimEnv",
         max_episode_steps=112,

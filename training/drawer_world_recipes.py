@@ -24,7 +24,7 @@ DRAWER = MultiStepSettings(
     tokenizer="drawer-tokenizer",
     base="drawer-base",
     transformer=LlamaConfig(
-        vocab_size=1, hidden_size=192, intermediate_size=512, num_hidden_layers=4, num_attention_heads=6
+        vocab_size=1, hidden_size=192, intermediate_size=512, num_hidden_layers=5, num_attention_heads=3
     ),
     bins=None,
     protocol={
@@ -36,27 +36,30 @@ DRAWER = MultiStepSettings(
     },
     mle=MultiStepRecipe(
         fit=FitConfig(
-            steps=3000,
+            steps=4000,
             learning_rate=2e-3,
             decay_from=0.3,
             warmup_steps=200,
-            evaluate_every=500,
+            evaluate_every=250,
             checkpoint_every=250,
         ),
-        batch=8,
+        batch=16,
+        windows_per_episode=4,
         autocast=True,
     ),
+    shared_rows=True,
     reader="drawer-reader",
 )
 MORE_MLE = MultiStepRecipe(
-    fit=FitConfig(steps=2500, learning_rate=3e-4, decay_from=0.2, evaluate_every=500, checkpoint_every=250),
+    fit=FitConfig(steps=2500, learning_rate=3e-4, decay_from=0.2, evaluate_every=250, checkpoint_every=250),
     batch=16,
+    windows_per_episode=4,
     autocast=True,
 )
 RLVR = MultiStepRLVRRecipe(
     grpo=GRPOConfig(
         group_size=16,
-        prompts_per_step=16,
+        prompts_per_step=8,
         minibatches=2,
         microbatch_prompts=2,
         learning_rate=1e-4,
@@ -65,6 +68,8 @@ RLVR = MultiStepRLVRRecipe(
         checkpoint_every=5,
     ),
     network="alex",
+    decode_rows=32,
+    decode_autocast=True,
 )
 NO_REPEATS = dataclasses.replace(RLVR, reward=FrameRewardConfig(repetition=0.05))
 

@@ -21,6 +21,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.utils import parametrize
 from tqdm import tqdm
 
 from training.data import tensor_of, to_float
@@ -28,6 +29,7 @@ from training.fit import FitConfig, fit
 from training.frame_data import FrameData
 from training.run import Run
 from worldmodels.nets.llama import Llama
+from worldmodels.nets.shared_past import SharedPast
 from worldmodels.video.action_bins import ActionBins
 from worldmodels.video.compressive_tokenizer import ENCODERS, CompressiveTokenizer
 from worldmodels.video.layouts import IGNORED, MultiStepLayout
@@ -53,12 +55,17 @@ class FrameTokens:
         return len(self.context)
 
     def window(self, episodes: Tensor, starts: Tensor, num_frames: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Context ``(B, 1, C)``, frames ``(B, num_frames, K)`` and the action taken in each ``(B, num_frames, A)``.
+        """Context ``(E, 1, C)``, frames ``(B, num_frames, K)`` and the action taken in each ``(B, num_frames, A)``.
 
         The last frame's action leads out of the window and may lie outside the episode; it is then repeated.
+
+        Args:
+            episodes: ``(E,)``.
+            starts: ``(B,)``; B is a multiple of E, and B / E windows after each other are of one episode.
+            num_frames: Of a window.
         """
         times = starts[:, None] + torch.arange(num_frames)
-        rows = episodes[:, None]
+        rows = episodes.repeat_interleave(len(starts) // len(episodes))[:, None]
         taken = times.clamp(max=self.actions.shape[1] - 1)
         return self.context[episodes][:, None], self.frames[rows, times], self.actions[rows, taken]
 
@@ -123,19 +130,38 @@ class MultiStepRecipe:
     Attributes:
         fit: Optimisation.
         batch: Windows per step.
+        windows_per_episode: So many of them are of one episode, whose context is then computed once.
         autocast: Whether the transformer computes in bfloat16.
     """
 
     fit: FitConfig = field(default_factory=lambda: FitConfig(steps=450_000, learning_rate=5e-5))
     batch: int = 32
+    windows_per_episode: int = 1
     autocast: bool = False
+
+    def __post_init__(self) -> None:
+        if self.batch % self.windows_per_episode:
+            raise ValueError(
+                f"a batch of {self.batch} windows cannot be {self.windows_per_episode} of each episode; give a divisor"
+            )
 
 
 def frame_nll(llama: Llama, layout: MultiStepLayout, window: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-    """Negative log-likelihoods ``(B, num_frames - 1, K)`` of the frames after the first of a window."""
-    sequences = layout.build(*window)
-    hidden = llama.hidden(sequences.input_ids[:, :-1])
-    labels = sequences.labels[:, 1:]
+    """Negative log-likelihoods ``(B, num_frames - 1, K)`` of the frames after the first of a window.
+
+    Rows that share a context (fewer contexts than rows, see ``FrameTokens.window``) share its computation.
+    """
+    context, frames, actions = window
+    rows_each = len(frames) // len(context)
+    sequences = layout.build(context.repeat_interleave(rows_each, 0), frames, actions)
+    ids, labels = sequences.input_ids[:, :-1], sequences.labels[:, 1:]
+    if rows_each > 1:
+        past = SharedPast(len(context))
+        llama.hidden(ids[::rows_each, : layout.context_tokens], past)
+        labels = labels[:, layout.context_tokens :]
+        hidden = llama.hidden(ids[:, layout.context_tokens :], past.repeat(rows_each))
+    else:
+        hidden = llama.hidden(ids)
     trained = labels != IGNORED
     logits = llama.logits(hidden[trained], layout.dynamic).float()
     losses = F.cross_entropy(logits, labels[trained], reduction="none")
@@ -156,10 +182,14 @@ def train_multi_step(
     last_start = train.frames.shape[1] - layout.num_frames
 
     def loss(step: int, generator: np.random.Generator) -> tuple[Tensor, dict[str, float | Tensor]]:
-        episodes = tensor_of(generator.integers(0, len(train), recipe.batch))
+        episodes = tensor_of(generator.integers(0, len(train), recipe.batch // recipe.windows_per_episode))
         starts = tensor_of(generator.integers(0, last_start + 1, recipe.batch))
         window = train.window(episodes, starts, layout.num_frames)
-        with torch.autocast(episodes.device.type, torch.bfloat16, enabled=recipe.autocast):
+        # A table that is made of parts (see ``shared_tables``) is made once a pass.
+        with (
+            torch.autocast(episodes.device.type, torch.bfloat16, enabled=recipe.autocast),
+            parametrize.cached(),
+        ):
             losses = frame_nll(llama, layout, window)
         return losses.mean(), {}
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from training.multi_step import (
 from training.multi_step_rlvr import MultiStepRLVRRecipe, MultiStepTask
 from training.provenance import weights_sha256
 from training.run import Run
+from training.shared_tables import id_parts, shared_tables
 from worldmodels.checkpoints import (
     bundled,
     load,
@@ -60,6 +62,7 @@ class MultiStepSettings:
         bins: Of actions; None: 256 between the extremes of the training data, as published for RT-1.
         protocol: What environments compare with their own.
         mle: Maximum likelihood of the base model.
+        shared_rows: Whether its tables are trained as ``shared_tables``; the published ones were not.
         reader: State reader that travels with the models, or None.
     """
 
@@ -70,6 +73,7 @@ class MultiStepSettings:
     bins: ActionBins | None
     protocol: Mapping[str, Any]
     mle: MultiStepRecipe
+    shared_rows: bool = False
     reader: str | None = None
 
 
@@ -108,11 +112,18 @@ def train_base(job: Job, settings: MultiStepSettings) -> Path:
     config = dataclasses.replace(
         settings.transformer, vocab_size=layout.vocab_size, max_position_embeddings=layout.response.stop
     )
-    identity = {"transformer": config, "mle": recipe, "encoders": encoders_sha256(tokenizer)}
+    identity = {
+        "transformer": config,
+        "mle": recipe,
+        "shared_rows": settings.shared_rows,
+        "encoders": encoders_sha256(tokenizer),
+    }
     run = start_run(job, identity, store)
     tokens = _tokens(tokenizer, bins, store, train, validation)
     llama = Llama(config, seed=job.seed)
-    train_multi_step(run, llama, layout, tokens[0], tokens[1], recipe, seed=job.seed)
+    parts = id_parts(layout, tokenizer.config.context_levels, tokenizer.config.dynamic_levels)
+    with shared_tables(llama, parts, seed=job.seed) if settings.shared_rows else nullcontext():
+        train_multi_step(run, llama, layout, tokens[0], tokens[1], recipe, seed=job.seed)
     model = MultiStepWorldModel(tokenizer, llama, layout, bins, protocol=settings.protocol)
     return _saved(job, run, model, tokens[1], f"{settings.title}, base", name, job.reader or settings.reader)
 

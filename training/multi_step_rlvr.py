@@ -44,6 +44,7 @@ class MultiStepRLVRRecipe:
         network: Backbone of LPIPS.
         validation_windows: Questions of an evaluation.
         decode_rows: Frames decoded at once.
+        decode_autocast: Whether frames are decoded in bfloat16 to be scored.
     """
 
     grpo: GRPOConfig = field(default_factory=GRPOConfig)
@@ -51,6 +52,7 @@ class MultiStepRLVRRecipe:
     network: Literal["alex", "vgg"] = "vgg"
     validation_windows: int = 64
     decode_rows: int = 256
+    decode_autocast: bool = False
 
 
 @dataclass(frozen=True)
@@ -140,11 +142,12 @@ class MultiStepTask:
         ids = tokens.reshape(-1, self.layout.dynamic_tokens)
         rows = torch.arange(len(prompts)).repeat_interleave(group * self.horizon)
         size = self.recipe.decode_rows
-        parts = [
-            self.tokenizer.decode(features, part, rows=of)
-            for part, of in zip(ids.split(size), rows.split(size), strict=True)
-        ]
-        return torch.cat(parts).clamp(0, 1).unflatten(0, (len(tokens), self.horizon))
+        with torch.autocast(ids.device.type, torch.bfloat16, enabled=self.recipe.decode_autocast):
+            parts = [
+                self.tokenizer.decode(features, part, rows=of)
+                for part, of in zip(ids.split(size), rows.split(size), strict=True)
+            ]
+        return torch.cat(parts).float().clamp(0, 1).unflatten(0, (len(tokens), self.horizon))
 
     def targets(self, prompts: Sequence[Window]) -> Tensor:
         """Recorded frames ``(P, H, 3, h, w)``."""
@@ -168,7 +171,8 @@ class MultiStepTask:
         if temperature != 1.0:
             raise ValueError(f"temperature is {temperature}; this task trains at temperature 1")
         group = len(rollout.tokens) // len(prompts)
-        context, frames, actions = (x.repeat_interleave(group, 0) for x in self._window(prompts))
+        context, *asked = self._window(prompts)
+        frames, actions = (x.repeat_interleave(group, 0) for x in asked)
         answer = rollout.tokens.unflatten(1, (self.horizon, self.layout.dynamic_tokens))
         filled = torch.cat([frames[:, :1], answer], 1)
         return -frame_nll(model, self.layout, (context, filled, actions)).flatten(1)

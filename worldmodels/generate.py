@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from worldmodels.nets.llama import Llama
+from worldmodels.nets.shared_past import SharedPast
 from worldmodels.sampling import sample, uniforms
 
 
@@ -102,9 +103,9 @@ def generate(
     logprobs_RN = torch.zeros(R, N, dtype=torch.float32, device=prompt.device)
     mask_RN = torch.zeros(R, N, dtype=torch.bool, device=prompt.device)
 
-    cache = model.new_cache(B, L)
-    state_RD = model.hidden(prompt, cache)[:, -1].repeat_interleave(num_samples, dim=0)
-    cache = cache.repeat(num_samples, max_length=L + N)
+    past = SharedPast(B)
+    state_RD = model.hidden(prompt, past)[:, -1].repeat_interleave(num_samples, dim=0)
+    cache = past.repeat(num_samples, room=N)
     fed = at = 0  # completion positions in the cache, and filled so far
     for segment, width in zip(segments, widths, strict=True):
         if isinstance(segment, Forced):

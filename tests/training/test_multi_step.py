@@ -86,6 +86,20 @@ def test_windows_repeat_the_last_action_only_where_there_is_none(model, data):
     torch.testing.assert_close(losses[0], losses[1], atol=1e-6, rtol=0)
 
 
+def test_windows_of_one_episode_share_their_context(model, data):
+    _, tokens = data
+    starts = torch.tensor([0, 2, 1, 1])
+    together = tokens.window(torch.tensor([1, 4]), starts, 4)
+    apart = tokens.window(torch.tensor([1, 1, 4, 4]), starts, 4)
+    assert [len(part) for part in together] == [2, 4, 4]
+    assert torch.equal(together[1], apart[1])
+    with torch.no_grad():
+        losses = [frame_nll(model.llama, model.layout, window) for window in (together, apart)]
+    torch.testing.assert_close(losses[0], losses[1], atol=1e-5, rtol=1e-5)
+    with pytest.raises(ValueError, match="6 windows cannot be 4 of each episode"):
+        MultiStepRecipe(batch=6, windows_per_episode=4)
+
+
 def test_likelihood_of_samples_is_what_the_sampler_says(model, data):
     task = task_of(model, data, MultiStepRLVRRecipe(reward=REWARD))
     asked = [Window(0, 0), Window(3, 2)]
@@ -130,7 +144,9 @@ def test_maximum_likelihood_learns_to_listen_to_actions(tmp_path, data):
     frames, _ = data
     tokens = tokenise_frames(model.tokenizer, BINS, frames)
     recipe = MultiStepRecipe(
-        fit=FitConfig(steps=60, learning_rate=5e-3, warmup_steps=5, evaluate_every=60), batch=16
+        fit=FitConfig(steps=60, learning_rate=5e-3, warmup_steps=5, evaluate_every=60),
+        batch=16,
+        windows_per_episode=2,
     )
     before = multi_step_gates(model.llama, model.layout, tokens)
     run = Run(tmp_path / "run", recipe, 0)

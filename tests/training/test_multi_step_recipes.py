@@ -45,7 +45,8 @@ SETTINGS = MultiStepSettings(
     ),
     bins=None,
     protocol={"environment": "toy", "image_size": [16, 32]},
-    mle=MultiStepRecipe(fit=FIT, batch=4),
+    mle=MultiStepRecipe(fit=FIT, batch=4, windows_per_episode=2),
+    shared_rows=True,
 )
 RLVR = MultiStepRLVRRecipe(
     grpo=GRPOConfig(group_size=2, prompts_per_step=2, minibatches=1, steps=1, checkpoint_every=1),

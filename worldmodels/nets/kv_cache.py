@@ -40,6 +40,8 @@ class KVCache:
         length: Positions in use.
     """
 
+    has_gradients = False
+
     def __init__(
         self,
         *,

@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from worldmodels.nets.kv_cache import KVCache
+from worldmodels.nets.shared_past import SharedPast
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,13 +173,17 @@ class _Attention(nn.Module):
         cos_L1E: Tensor,
         sin_L1E: Tensor,
         mask_LT: Tensor | None,
-        cache: KVCache | None,
+        cache: KVCache | SharedPast | None,
         layer: int,
     ) -> Tensor:
         B, L, D = x_BLD.shape
         q_BHLE = _rotate(self.q_proj(x_BLD).view(B, L, -1, self.head_dim), cos_L1E, sin_L1E).transpose(1, 2)
         k_BKTE = _rotate(self.k_proj(x_BLD).view(B, L, -1, self.head_dim), cos_L1E, sin_L1E).transpose(1, 2)
         v_BKTE = self.v_proj(x_BLD).view(B, L, -1, self.head_dim).transpose(1, 2)
+        if isinstance(cache, SharedPast) and cache.reads_together:
+            x_BHLE = cache.attend(layer, q_BHLE, k_BKTE, v_BKTE, mask_LT)
+            shared_BLD: Tensor = self.o_proj(x_BHLE.transpose(1, 2).reshape(B, L, D))
+            return shared_BLD
         if cache is not None:
             k_BKTE, v_BKTE = cache.append(layer, k_BKTE, v_BKTE)
         if self.groups > 1:
@@ -221,7 +226,7 @@ class _Layer(nn.Module):
         cos_L1E: Tensor,
         sin_L1E: Tensor,
         mask_LT: Tensor | None,
-        cache: KVCache | None,
+        cache: KVCache | SharedPast | None,
         layer: int,
     ) -> Tensor:
         x_BLD = x_BLD + self.self_attn(self.input_layernorm(x_BLD), cos_L1E, sin_L1E, mask_LT, cache, layer)
@@ -282,7 +287,7 @@ class Llama(nn.Module):
     def forward(
         self,
         tokens: Tensor | None,
-        cache: KVCache | None = None,
+        cache: KVCache | SharedPast | None = None,
         *,
         embeddings: Tensor | None = None,
         last_only: bool = False,
@@ -291,8 +296,8 @@ class Llama(nn.Module):
 
         Args:
             tokens: ``(B, L)`` int64, or None if ``embeddings`` are given.
-            cache: What came before; the new positions are appended to it, in place. None: the start of a
-                sequence.
+            cache: What came before; the new positions are appended to it, in place (a repeated ``SharedPast``
+                without room keeps none). None: the start of a sequence.
             embeddings: ``(B, L, D)``, in place of tokens.
             last_only: Only for the last position.
 
@@ -306,7 +311,11 @@ class Llama(nn.Module):
         return self.logits(hidden_BLD[:, -1:] if last_only else hidden_BLD)
 
     def hidden(
-        self, tokens: Tensor | None, cache: KVCache | None = None, *, embeddings: Tensor | None = None
+        self,
+        tokens: Tensor | None,
+        cache: KVCache | SharedPast | None = None,
+        *,
+        embeddings: Tensor | None = None,
     ) -> Tensor:
         """Final, normed states ``(B, L, D)`` of the new positions; arguments as for :meth:`forward`.
 
@@ -339,7 +348,7 @@ class Llama(nn.Module):
         weight_VD = self.lm_head.weight if vocab is None else self.lm_head.weight[vocab]
         return F.linear(hidden_BLD, weight_VD)
 
-    def _begin(self, cache: KVCache | None, B: int, L: int, requires_grad: bool) -> int:
+    def _begin(self, cache: KVCache | SharedPast | None, B: int, L: int, requires_grad: bool) -> int:
         past = 0 if cache is None else cache.length
         if past + L > self.config.max_position_embeddings:
             raise ValueError(
@@ -351,9 +360,11 @@ class Llama(nn.Module):
                 raise ValueError(
                     f"the cache holds {cache.batch_size} rows, the input {B}: repeat or select its rows"
                 )
-            if torch.is_grad_enabled() and (requires_grad or self.lm_head.weight.requires_grad):
+            wanted = torch.is_grad_enabled() and (requires_grad or self.lm_head.weight.requires_grad)
+            if wanted and not cache.has_gradients:
                 raise ValueError(
-                    "a cache is overwritten in place and has no gradients: use it under torch.no_grad()"
+                    "a cache is overwritten in place and has no gradients: use it under torch.no_grad(), or a"
+                    " SharedPast"
                 )
             cache.reserve(L)
         return past
