@@ -1,4 +1,4 @@
-"""Speed of the simulator and of the learned environment, one torch thread.
+"""Speed of simulators and learned environments, one torch thread.
 
     .venv/bin/python benchmarks/speed.py
 
@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from rich.console import Console
 
 import rlvr_envs  # noqa: F401  registers the ids
@@ -24,9 +26,11 @@ from rlvr_envs.simulators.pusht_policies import sample_states
 from training.provenance import hardware, now, versions
 from training.report import Column, Report, Table, sha256_of
 from training.run import to_json
+from worldmodels.video.rt1_actions import RT1_PARTS
 
 REPETITIONS = 5
 MODEL = "pusht-rlvr"
+DRAWER, DRAWER_MODEL = "RLVRWorld/RT1-Drawer", "drawer-base"
 
 
 def best_rate(count: int, work: Callable[[], None]) -> float:
@@ -98,6 +102,39 @@ def learned_single() -> float:
     return best_rate(len(actions), work)
 
 
+def drawer_actions(steps: int) -> NDArray[np.float32]:
+    """Small random motion ``(steps, 13)`` that never ends an episode."""
+    actions = np.zeros((steps, 13), np.float32)
+    actions[:, RT1_PARTS["world_vector"]] = np.random.default_rng(0).uniform(-0.1, 0.1, (steps, 3))
+    actions[:, RT1_PARTS["terminate_episode"]] = (0, 1, 0)
+    return actions
+
+
+def drawer_single(name: str, steps: int, **settings: Any) -> float:
+    """Steps of a drawer environment, frames of 64 x 80 px included."""
+    env, actions = gym.make(name, **settings), drawer_actions(steps)
+
+    def work() -> None:
+        env.reset(seed=0)
+        for action in actions:
+            env.step(action)
+
+    return best_rate(steps, work)
+
+
+def drawer_batch(count: int, steps: int) -> float:
+    """Steps of the learned drawer environment, summed over rows."""
+    envs = gym.make_vec(f"{DRAWER}-v0", num_envs=count, world_model=DRAWER_MODEL)
+    actions = drawer_actions(steps)
+
+    def work() -> None:
+        envs.reset(seed=0)
+        for action in actions:
+            envs.step(action[None].repeat(count, 0))
+
+    return best_rate(count * steps, work)
+
+
 def main() -> None:
     """Measure everything and print the table."""
     torch.set_num_threads(1)
@@ -108,16 +145,19 @@ def main() -> None:
         "RLVRWorld/PushT-v0, one": learned_single(),
         "RLVRWorld/PushT-v0, 64, in step": learned(64, 19),
         "RLVRWorld/PushT-v0, 64, over the ends of episodes": learned(64, 50),
+        f"{DRAWER}-Sim-v0, one, with frames of 64 x 80": drawer_single(f"{DRAWER}-Sim-v0", 100),
+        f"{DRAWER}-v0, one": drawer_single(f"{DRAWER}-v0", 30, world_model=DRAWER_MODEL),
+        f"{DRAWER}-v0, 16": drawer_batch(16, 30),
     }
     table = Table(
         name="speed",
-        title="Things per second on one core (one learned step is five environment steps)",
+        title="Things per second on one core (one learned step of PushT is five environment steps)",
         columns=(Column(key="rate", title="per second", digits=0),),
         rows={name: {"rate": rate} for name, rate in rows.items()},
-        notes=(f"best of {REPETITIONS} repetitions; world model {MODEL}",),
+        notes=(f"best of {REPETITIONS} repetitions; world models {MODEL}, {DRAWER_MODEL}",),
     )
     Console(width=120).print(table.rich())
-    protocol = {"task": "speed", "repetitions": REPETITIONS, "model": MODEL}
+    protocol = {"task": "speed", "repetitions": REPETITIONS, "models": [MODEL, DRAWER_MODEL]}
     manifest = {
         "protocol": protocol,
         "protocol_sha256": sha256_of(protocol),
