@@ -129,6 +129,17 @@ def test_decoded_futures_equal_the_world_models(model, data):
             assert (ours - theirs).abs().max() <= 1
 
 
+def test_frames_decoded_in_bfloat16_are_nearly_the_same(model, data):
+    asked = [Window(0, 0), Window(3, 2)]
+    recipes = [MultiStepRLVRRecipe(reward=REWARD, decode_autocast=half) for half in (False, True)]
+    exact, rounded = (task_of(model, data, recipe) for recipe in recipes)
+    rollout = exact.sample(model.llama, asked, group_size=2, seeds=range(4), temperature=1.0)
+    frames = exact.decode(asked, rollout.tokens)
+    other = rounded.decode(asked, rollout.tokens)
+    assert other.dtype == torch.float32
+    assert 0 < (frames - other).abs().max() < 0.02
+
+
 def test_the_reward_prefers_the_recorded_future(model, data):
     task = task_of(model, data, MultiStepRLVRRecipe(reward=REWARD))
     asked = [Window(1, 1)]

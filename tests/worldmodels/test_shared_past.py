@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -58,3 +60,23 @@ def test_it_is_recorded_once_and_only_continued_by_as_many_rows():
     with pytest.raises(ValueError, match="holds 4 rows, the input 2"):
         model.hidden(tokens(2, 5, seed=0), past.repeat(2))
     assert past.length == past.repeat(2).length == 5
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+def test_rows_with_room_read_the_past_together_and_keep_their_own(kv_heads):
+    model = Llama(dataclasses.replace(CONFIG, num_key_value_heads=kv_heads), seed=0)
+    before, after = tokens(2, 11, seed=1), tokens(6, 9, seed=2)
+    expected = model.hidden(torch.cat([before.repeat_interleave(3, 0), after], 1))[:, 11:]
+    past = SharedPast(2)
+    model.hidden(before, past)
+    rows = past.repeat(3, room=9)
+    parts = []
+    for part in after.split([1, 4, 1, 3], dim=1):
+        parts.append(model.hidden(part, rows))
+        assert rows.length == 11 + sum(one.shape[1] for one in parts)
+    torch.testing.assert_close(torch.cat(parts, 1), expected, atol=1e-5, rtol=1e-5)
+    with pytest.raises(ValueError, match="9 positions and 1 more exceed"):
+        model.hidden(after[:, :1], rows)
+    with torch.enable_grad(), pytest.raises(ValueError, match="no gradients"):
+        model.hidden(after[:, :1], past.repeat(3, room=1))
