@@ -29,7 +29,7 @@ from training.run import to_json
 from worldmodels.video.rt1_actions import RT1_PARTS
 
 REPETITIONS = 5
-MODEL = "pusht-rlvr"
+PUSHT, MODEL = "RLVRWorld/PushT-v0", "pusht-rlvr"
 DRAWER, DRAWER_MODEL = "RLVRWorld/RT1-Drawer", "drawer-base"
 
 
@@ -76,30 +76,20 @@ def drawing() -> float:
     return best_rate(len(states), lambda: [pen.frame(state) for state in states] and None)
 
 
-def learned(count: int, steps: int) -> float:
-    """Steps of the learned environment, frames included, summed over rows."""
-    envs = gym.make_vec("RLVRWorld/PushT-v0", num_envs=count, world_model=MODEL)
-    actions = np.random.default_rng(0).uniform(-0.4, 0.4, (steps, count, 10)).astype(np.float32)
-
-    def work() -> None:
-        envs.reset(seed=0)
-        for action in actions:
-            envs.step(action)
-
-    return best_rate(count * steps, work)
-
-
-def learned_single() -> float:
-    """The same through ``gym.make``."""
-    env = gym.make("RLVRWorld/PushT-v0", world_model=MODEL)
-    actions = np.random.default_rng(0).uniform(-0.4, 0.4, (19, 10)).astype(np.float32)
+def stepping(env: Any, actions: NDArray[np.float32], count: int = 1) -> float:
+    """Steps of an environment, frames included, summed over its ``count`` rows."""
 
     def work() -> None:
         env.reset(seed=0)
         for action in actions:
             env.step(action)
 
-    return best_rate(len(actions), work)
+    return best_rate(count * len(actions), work)
+
+
+def pusht_actions(*shape: int) -> NDArray[np.float32]:
+    """Random pushes ``(*shape, 10)``."""
+    return np.random.default_rng(0).uniform(-0.4, 0.4, (*shape, 10)).astype(np.float32)
 
 
 def drawer_actions(steps: int) -> NDArray[np.float32]:
@@ -110,44 +100,23 @@ def drawer_actions(steps: int) -> NDArray[np.float32]:
     return actions
 
 
-def drawer_single(name: str, steps: int, **settings: Any) -> float:
-    """Steps of a drawer environment, frames of 64 x 80 px included."""
-    env, actions = gym.make(name, **settings), drawer_actions(steps)
-
-    def work() -> None:
-        env.reset(seed=0)
-        for action in actions:
-            env.step(action)
-
-    return best_rate(steps, work)
-
-
-def drawer_batch(count: int, steps: int) -> float:
-    """Steps of the learned drawer environment, summed over rows."""
-    envs = gym.make_vec(f"{DRAWER}-v0", num_envs=count, world_model=DRAWER_MODEL)
-    actions = drawer_actions(steps)
-
-    def work() -> None:
-        envs.reset(seed=0)
-        for action in actions:
-            envs.step(action[None].repeat(count, 0))
-
-    return best_rate(count * steps, work)
-
-
 def main() -> None:
     """Measure everything and print the table."""
     torch.set_num_threads(1)
+    many_pushts = gym.make_vec(PUSHT, num_envs=64, world_model=MODEL)
+    many_drawers = gym.make_vec(f"{DRAWER}-v0", num_envs=16, world_model=DRAWER_MODEL)
     rows = {
         "simulator, one world, no drawing": single_world(),
         "simulator, 128 worlds together": batch_of_worlds(128),
         "drawing of 64 px frames": drawing(),
-        "RLVRWorld/PushT-v0, one": learned_single(),
-        "RLVRWorld/PushT-v0, 64, in step": learned(64, 19),
-        "RLVRWorld/PushT-v0, 64, over the ends of episodes": learned(64, 50),
-        f"{DRAWER}-Sim-v0, one, with frames of 64 x 80": drawer_single(f"{DRAWER}-Sim-v0", 100),
-        f"{DRAWER}-v0, one": drawer_single(f"{DRAWER}-v0", 30, world_model=DRAWER_MODEL),
-        f"{DRAWER}-v0, 16": drawer_batch(16, 30),
+        f"{PUSHT}, one": stepping(gym.make(PUSHT, world_model=MODEL), pusht_actions(19)),
+        f"{PUSHT}, 64, in step": stepping(many_pushts, pusht_actions(19, 64), 64),
+        f"{PUSHT}, 64, over the ends of episodes": stepping(many_pushts, pusht_actions(50, 64), 64),
+        f"{DRAWER}-Sim-v0, one, with frames of 64 x 80": stepping(
+            gym.make(f"{DRAWER}-Sim-v0"), drawer_actions(100)
+        ),
+        f"{DRAWER}-v0, one": stepping(gym.make(f"{DRAWER}-v0", world_model=DRAWER_MODEL), drawer_actions(30)),
+        f"{DRAWER}-v0, 16": stepping(many_drawers, drawer_actions(30)[:, None].repeat(16, 1), 16),
     }
     table = Table(
         name="speed",

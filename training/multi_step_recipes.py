@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,8 +121,10 @@ def train_base(job: Job, settings: MultiStepSettings) -> Path:
     run = start_run(job, identity, store)
     tokens = _tokens(tokenizer, bins, store, train, validation)
     llama = Llama(config, seed=job.seed)
-    parts = id_parts(layout, tokenizer.config.context_levels, tokenizer.config.dynamic_levels)
-    with shared_tables(llama, parts, seed=job.seed) if settings.shared_rows else nullcontext():
+    with ExitStack() as trained:
+        if settings.shared_rows:
+            parts = id_parts(layout, tokenizer.config.context_levels, tokenizer.config.dynamic_levels)
+            trained.enter_context(shared_tables(llama, parts, seed=job.seed))
         train_multi_step(run, llama, layout, tokens[0], tokens[1], recipe, seed=job.seed)
     model = MultiStepWorldModel(tokenizer, llama, layout, bins, protocol=settings.protocol)
     return _saved(job, run, model, tokens[1], f"{settings.title}, base", name, job.reader or settings.reader)

@@ -1,10 +1,10 @@
-"""Plain-token generation: prefill a prompt once, fork its cache to G rows, decode with forced tokens in
+"""Plain-token generation: prefill a prompt once, let G rows read it together, decode with forced tokens in
 between.
 
 Special: a completion is a list of segments, sampled from a slice of the vocabulary or forced (the actions of
 an action-conditioned video model). Tokens wait until a prediction needs them, so a run of forced tokens and
 the sampled one before it cost a single forward. Draws are functions of (seed, position): neither the batch
-nor the number of forks changes a row's tokens.
+nor the number of completions changes a row's tokens.
 
 Absent on purpose: stopping at a token (the released formats have fixed lengths), beam search, repetition
 penalties.

@@ -47,10 +47,10 @@ def test_only_parts_and_own_rows_are_trained_and_plain_tables_are_left():
     names = set(llama.state_dict())
     with shared_tables(llama, parts, seed=0):
         same = (parts[1:] == parts[0]).sum(1).argmax() + 1  # the id most like id 0
-        adam = torch.optim.SGD(llama.parameters(), lr=0.1)
+        optimiser = torch.optim.SGD(llama.parameters(), lr=0.1)
         before = llama.model.embed_tokens.weight.detach().clone()
         llama.hidden(torch.zeros(1, 1, dtype=torch.long)).sum().backward()
-        adam.step()
+        optimiser.step()
         moved = (llama.model.embed_tokens.weight - before).norm(dim=1)
         assert moved[0] > moved[same] > 0
         assert moved[layout.dynamic_vocab :].max() == 0

@@ -7,19 +7,9 @@ import dataclasses
 import pytest
 import torch
 
-from worldmodels.nets.llama import Llama, LlamaConfig
+from tests.worldmodels.test_llama import SMALL
+from worldmodels.nets.llama import Llama
 from worldmodels.nets.shared_past import SharedPast
-
-CONFIG = LlamaConfig(
-    vocab_size=50,
-    hidden_size=32,
-    intermediate_size=64,
-    num_hidden_layers=3,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    max_position_embeddings=64,
-    initializer_range=0.2,
-)
 
 
 def tokens(*shape: int, seed: int) -> torch.Tensor:
@@ -28,7 +18,7 @@ def tokens(*shape: int, seed: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("rows_each", [1, 3])
 def test_equals_repeated_sequences_and_their_gradients(rows_each):
-    model = Llama(CONFIG, seed=0)
+    model = Llama(SMALL, seed=0)
     before, after = tokens(2, 11, seed=1), tokens(2 * rows_each, 7, seed=2)
     whole = torch.cat([before.repeat_interleave(rows_each, 0), after], 1)
     expected = model.hidden(whole)[:, 11:]
@@ -46,7 +36,7 @@ def test_equals_repeated_sequences_and_their_gradients(rows_each):
 
 
 def test_it_is_recorded_once_and_only_continued_by_as_many_rows():
-    model = Llama(CONFIG, seed=0)
+    model = Llama(SMALL, seed=0)
     past = SharedPast(2)
     with pytest.raises(ValueError, match="0 positions are recorded"):
         past.repeat(2)
@@ -65,7 +55,7 @@ def test_it_is_recorded_once_and_only_continued_by_as_many_rows():
 @torch.no_grad()
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
 def test_rows_with_room_read_the_past_together_and_keep_their_own(kv_heads):
-    model = Llama(dataclasses.replace(CONFIG, num_key_value_heads=kv_heads), seed=0)
+    model = Llama(dataclasses.replace(SMALL, num_key_value_heads=kv_heads), seed=0)
     before, after = tokens(2, 11, seed=1), tokens(6, 9, seed=2)
     expected = model.hidden(torch.cat([before.repeat_interleave(3, 0), after], 1))[:, 11:]
     past = SharedPast(2)

@@ -123,7 +123,8 @@ class SharedPast:
         own_RKgLO = (q_RKgLE.reshape(R, K, g * L, E) @ k_RKLE.transpose(2, 3)).view(R, K, g, L, -1)
         if mask_LT is not None:
             own_RKgLO = own_RKgLO.masked_fill(~mask_LT[:, T:], -torch.inf)
-        weights = torch.cat([past_RKgLT, own_RKgLO], -1).softmax(-1).to(v_SKTE.dtype)
+        scores = torch.cat([past_RKgLT, own_RKgLO], -1)
+        weights = scores.softmax(-1, dtype=torch.float32).to(v_SKTE.dtype)
         w_SKnT = weights[..., :T].view(S, n, K, g, L, T).transpose(1, 2).reshape(S, K, n * g * L, T)
         past_RKgLE = (w_SKnT @ v_SKTE).view(S, K, n, g, L, E).transpose(1, 2).reshape(R, K, g, L, E)
         own_RKgLE = (weights[..., T:].reshape(R, K, g * L, -1) @ v_RKLE).view(R, K, g, L, E)
