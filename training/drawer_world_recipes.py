@@ -59,12 +59,13 @@ MORE_MLE = MultiStepRecipe(
 RLVR = MultiStepRLVRRecipe(
     grpo=GRPOConfig(
         group_size=16,
-        prompts_per_step=8,
+        prompts_per_step=16,
         minibatches=2,
         microbatch_prompts=2,
-        learning_rate=1e-4,
-        steps=80,
-        eval_every=10,
+        learning_rate=7e-5,
+        credit_discount=0.5,  # gradients of two halves of the data agree 1.7 times as well as without
+        steps=60,
+        eval_every=20,
         checkpoint_every=5,
     ),
     network="alex",

@@ -4,7 +4,7 @@ Special: every mean over tokens can be given the *global* count of valid tokens,
 parts of a batch equal those of the whole batch. Groups of equal rewards have advantages of exactly zero,
 which the published code does not guarantee: it divides a float32 rounding residual by about 1e-6.
 
-Absent on purpose: a value network, advantages per token, length normalisation per sequence, KL inside the
+Absent on purpose: a value network, length normalisation per sequence, KL inside the
 reward. The loop is in ``training.grpo_loop``.
 
 Shapes: R rows (samples), N token positions, P prompts with G samples each, V tokens in the vocabulary.
@@ -68,6 +68,18 @@ def group_advantages(
             standardised = (members - members.mean()) / (members.std() + _ADVANTAGE_EPSILON)
             advantages[rows] = standardised.to(rewards.dtype)
     return advantages
+
+
+def returns_to_go(rewards: Tensor, discount: float) -> Tensor:
+    """Sum over g >= f of discount^(g - f) r_g of ``(R, F)`` rewards: what part f of an answer can still change.
+
+    With a discount below 1 a part answers more for itself than for what comes much later, which has less
+    variance and, where later parts continue earlier ones, hardly another direction.
+    """
+    returns = rewards.clone()
+    for part in range(rewards.shape[1] - 2, -1, -1):
+        returns[:, part] += discount * returns[:, part + 1]
+    return returns
 
 
 def token_mean(values: Tensor, mask: Tensor, total_tokens: Tensor | float | None = None) -> Tensor:

@@ -24,6 +24,9 @@ class GRPOConfig:
         kl_coefficient: Weight of the KL to the frozen initial model; 0 keeps no reference.
         entropy_coefficient: Weight of the entropy bonus; needs ``logprobs`` to return entropies.
         max_grad_norm: Gradients are scaled down to this norm.
+        credit_discount: None gives every token the advantage of its whole answer, as published. A number in 0..1, for
+            scorers that reward the consecutive parts of an answer (frames): a part's tokens get the advantage of
+            the discounted sum of its own and later rewards among the group's same parts.
         temperature: Of sampling, and of the log-probabilities that are trained.
         steps: Steps of the run.
         eval_every: Steps between evaluations, which also happen after the last step; 0 never evaluates.
@@ -40,6 +43,7 @@ class GRPOConfig:
     kl_coefficient: float = 1e-3
     entropy_coefficient: float = 0.0
     max_grad_norm: float = 1.0
+    credit_discount: float | None = None
     temperature: float = 1.0
     steps: int = 200
     eval_every: int = 0
@@ -58,6 +62,8 @@ class GRPOConfig:
         for name in ("prompts_per_step", "steps", "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.credit_discount is not None and not 0 <= self.credit_discount <= 1:
+            raise ValueError(f"credit_discount is {self.credit_discount}; use None or a number in 0..1")
         if self.microbatch_prompts is not None and self.microbatch_prompts < 1:
             raise ValueError(f"microbatch_prompts is {self.microbatch_prompts}; use None or at least 1")
         for name in ("learning_rate", "clip", "max_grad_norm", "temperature"):

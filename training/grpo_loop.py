@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from training.grpo import group_advantages, kl_k3, policy_loss, token_mean
+from training.grpo import group_advantages, kl_k3, policy_loss, returns_to_go, token_mean
 from training.grpo_config import GRPOConfig
 from training.provenance import weights_sha256
 from training.run import Run, Snapshot, flatten_optimiser, restore_optimiser
@@ -80,7 +80,11 @@ class Sampler(Protocol[PromptT_contra]):
 
 
 class Scorer(Protocol[PromptT_contra]):
-    """Rewards ``(R,)`` of a rollout, alone or with named parts ``(R,)`` for the log."""
+    """Rewards of a rollout, alone or with named parts ``(R,)`` for the log.
+
+    ``(R,)``, or ``(R, F)`` with F rewards of an answer's consecutive parts of N / F tokens each, for example its
+    frames; their mean is the answer's reward.
+    """
 
     def __call__(
         self, prompts: Sequence[PromptT_contra], rollout: Rollout
@@ -178,10 +182,10 @@ class GRPOTrainer(Generic[PromptT]):
             self._check_rollout(step, rollout)
             scored = self._score(prompts, rollout)
         rewards, parts = scored if isinstance(scored, tuple) else (scored, {})
-        self._check_rewards(step, rewards)
+        self._check_rewards(step, rewards, rollout)
         scored_at = time.perf_counter()
-        metrics = self.update(prompts, rollout, group_advantages(rewards.float(), group_size=size))
-        groups = rewards.float().view(-1, size)
+        metrics = self.update(prompts, rollout, self._advantages(rewards.float(), rollout))
+        groups = _of_answers(rewards.float()).view(-1, size)
         metrics |= {
             "reward_mean": float(groups.mean()),
             "reward_std": float(groups.std()),
@@ -202,14 +206,26 @@ class GRPOTrainer(Generic[PromptT]):
         }
         return metrics
 
+    def _advantages(self, rewards: Tensor, rollout: Rollout) -> Tensor:
+        """``(R,)``, or with credit to parts of answers ``(R, N)``."""
+        size, discount = self.config.group_size, self.config.credit_discount
+        if discount is None:
+            return group_advantages(_of_answers(rewards), group_size=size)
+        if rewards.ndim == 1:
+            raise ValueError(
+                "credit_discount needs rewards of the parts of an answer, (R, F); or set it to None"
+            )
+        parts = [group_advantages(part, group_size=size) for part in returns_to_go(rewards, discount).T]
+        return torch.stack(parts, 1).repeat_interleave(rollout.tokens.shape[1] // len(parts), 1)
+
     def update(self, prompts: Sequence[PromptT], rollout: Rollout, advantages: Tensor) -> dict[str, float]:
-        """The optimiser updates on scored answers, one per minibatch.
+        """The optimiser updates on scored answers, one per minibatch; advantages are ``(R,)`` or ``(R, N)``.
 
         Groups of equal rewards carry no policy gradient and are left out of the computation, KL included;
         their tokens still count in the mean. A minibatch without any informative group changes nothing.
         """
         config, device = self.config, rollout.tokens.device
-        informative = advantages.view(len(prompts), config.group_size).ne(0).any(dim=1).cpu()
+        informative = advantages.view(len(prompts), -1).ne(0).any(dim=1).cpu()
         sums = _Sums()
         for minibatch in torch.arange(len(prompts), device="cpu").chunk(config.minibatches):
             kept = minibatch[informative[minibatch]]
@@ -290,14 +306,18 @@ class GRPOTrainer(Generic[PromptT]):
             row = int((~finite).nonzero()[0])
             raise ValueError(f"{self._name(step, row)} has a log-probability that is not finite")
 
-    def _check_rewards(self, step: int, rewards: Tensor) -> None:
-        rows = self.config.prompts_per_step * self.config.group_size
-        if rewards.shape != (rows,):
-            raise ValueError(f"score returned {tuple(rewards.shape)}; give one reward per sample, ({rows},)")
-        if not (finite := rewards.isfinite()).all():
+    def _check_rewards(self, step: int, rewards: Tensor, rollout: Rollout) -> None:
+        rows, length = rollout.tokens.shape
+        parts = rewards.shape[1] if rewards.ndim == 2 else 1
+        if rewards.ndim not in (1, 2) or len(rewards) != rows or parts < 1 or length % parts:
+            raise ValueError(
+                f"score returned {tuple(rewards.shape)}; give one reward per sample, ({rows},), or ({rows}, F) with"
+                f" F equal parts of {length} tokens"
+            )
+        if not (finite := _of_answers(rewards).isfinite()).all():
             row = int((~finite).nonzero()[0])
             raise ValueError(
-                f"{self._name(step, row)} has the reward {float(rewards[row])}; it must be finite"
+                f"{self._name(step, row)} has the reward {float(_of_answers(rewards)[row])}; it must be finite"
             )
 
     def _name(self, step: int, row: int) -> str:
@@ -341,6 +361,11 @@ class GRPOTrainer(Generic[PromptT]):
             )
         self.model.load_state_dict(snapshot.tensors["model"])
         restore_optimiser(self.optimiser, snapshot.tensors["optimiser"], snapshot.state["optimiser"])
+
+
+def _of_answers(rewards: Tensor) -> Tensor:
+    """``(R,)`` of ``(R,)`` or ``(R, F)``."""
+    return rewards.mean(1) if rewards.ndim == 2 else rewards
 
 
 class _Sums:

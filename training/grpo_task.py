@@ -38,7 +38,7 @@ class GRPOTask(Protocol[PromptT]):
         ...
 
     def score(self, prompts: Sequence[PromptT], rollout: Rollout) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Rewards ``(R,)``, and their parts by name."""
+        """Rewards ``(R,)``, or of an answer's parts ``(R, F)``; and what they are made of, by name ``(R,)``."""
         ...
 
     def logprobs(

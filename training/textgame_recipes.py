@@ -31,7 +31,7 @@ from worldmodels.language.transitions import GameTransition
 from worldmodels.nets.slot_transformer import SlotTransformerConfig
 
 _FIT = FitConfig(steps=5000, learning_rate=1.5e-3, decay_from=0.3, evaluate_every=1000, checkpoint_every=250)
-BASE = SlotRecipe(fit=dataclasses.replace(_FIT, steps=10_000))
+BASE = SlotRecipe(fit=dataclasses.replace(_FIT, steps=15_000))
 MORE_MLE = SlotRecipe(
     fit=FitConfig(steps=1500, learning_rate=4e-4, decay_from=0.2, evaluate_every=500, checkpoint_every=250)
 )

@@ -4,7 +4,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from training.rewards.frames import FrameReward, FrameRewardConfig, frame_scores, mae, mse, psnr, ssim
+from training.rewards.frames import (
+    FrameReward,
+    FrameRewardConfig,
+    frame_rewards,
+    frame_scores,
+    mae,
+    mse,
+    psnr,
+    ssim,
+)
 from worldmodels.api import History, Prediction, Transition
 
 METRICS = {"mae": (mae, 1e-6), "mse": (mse, 1e-6), "psnr": (psnr, 1e-3), "ssim": (ssim, 1e-4)}
@@ -92,6 +101,21 @@ def test_golden_single_step_reward(variant, conformance):
     for name in parts.keys() - {"lpips"}:
         sign = -1 if name in ("ssim", "psnr") else 1
         np.testing.assert_allclose(sign * parts[name], golden[f"ss_component_{name}"], atol=1e-5)
+
+
+def test_a_frame_is_rewarded_for_itself_and_pays_for_repeating_the_one_before():
+    targets = torch.zeros(1, 3, 3, 12, 12)
+    predicted = torch.zeros(1, 3, 3, 12, 12)
+    predicted[:, 1:] = 0.5
+    rewards, parts = frame_rewards(
+        predicted, targets, config=FrameRewardConfig(mae=1.0, lpips=0.0, repetition=0.2)
+    )
+    torch.testing.assert_close(rewards, torch.tensor([[0.0, -0.5, -0.5 - 0.2 * 3 / 2]]))
+    assert parts["repetition"].tolist() == [0.5]
+    last, _ = frame_rewards(
+        predicted, targets, config=FrameRewardConfig(mae=1.0, lpips=0.0, reduction="last")
+    )
+    torch.testing.assert_close(last, torch.tensor([[0.0, 0.0, -1.5]]))
 
 
 @settings(max_examples=25, deadline=None)

@@ -8,7 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from training.grpo import entropy, group_advantages, kl_k3, policy_loss, token_logprobs, token_mean
+from training.grpo import (
+    entropy,
+    group_advantages,
+    kl_k3,
+    policy_loss,
+    returns_to_go,
+    token_logprobs,
+    token_mean,
+)
 from training.grpo_config import GRPOConfig
 from training.grpo_loop import GRPOTrainer, Rollout
 from training.run import Run, RunInterrupted
@@ -299,6 +307,59 @@ def test_an_uninformative_group_gives_no_gradient_but_its_tokens_count():
     all_tokens = rollout.mask.sum()
     policy_loss(logprobs, first.logprobs, advantages, first.mask, total_tokens=all_tokens).loss.backward()
     torch.testing.assert_close(found, one.model.embedding.grad)
+
+
+def score_tokens(prompts, rollout):
+    """A reward for every token of the toy's answers; their mean is the answer's."""
+    target = torch.tensor(prompts).repeat_interleave(len(rollout.tokens) // len(prompts))[:, None]
+    return (rollout.tokens == target % VOCABULARY).float()
+
+
+def test_returns_to_go_are_discounted_sums():
+    rewards = torch.tensor([[1.0, 2.0, 4.0]])
+    assert returns_to_go(rewards, 0.5).tolist() == [[3.0, 4.0, 4.0]]
+    assert returns_to_go(rewards, 1.0).tolist() == [[7.0, 6.0, 4.0]]
+    assert returns_to_go(rewards, 0.0).tolist() == rewards.tolist() == [[1.0, 2.0, 4.0]]
+
+
+def test_rewards_of_parts_without_credit_train_as_their_mean():
+    config = dataclasses.replace(CONFIG, kl_coefficient=0.0)
+    by_part = trainer(config, score=score_tokens)
+    whole = trainer(config, score=lambda *answers: score_tokens(*answers).mean(1))
+    assert by_part.step(0)["reward_mean"] == whole.step(0)["reward_mean"]
+    assert_equal_weights(weights(by_part), weights(whole))
+
+
+def test_with_credit_a_part_is_trained_on_what_it_can_change():
+    config = dataclasses.replace(
+        CONFIG, minibatches=1, kl_coefficient=0.0, max_grad_norm=1e9, credit_discount=0.0
+    )
+    gradients = {}
+    for name, columns in {"all": [0, 1, 2], "second": [1]}.items():
+        keep = torch.zeros(LENGTH).index_fill(0, torch.tensor(columns), 1.0)
+        one = trainer(config, score=lambda *answers, keep=keep: score_tokens(*answers) * keep)
+        one.optimiser.step = lambda: None
+        one.step(0)
+        gradients[name] = one.model.head.grad.view(8, LENGTH, VOCABULARY).clone()
+    torch.testing.assert_close(gradients["all"][:, 1], gradients["second"][:, 1])
+    assert gradients["all"][:, 0].abs().max() > 1e-4
+    assert (gradients["second"][:, [0, 2]] == 0).all()
+
+
+def test_it_learns_with_credit_too(tmp_path):
+    config = dataclasses.replace(CONFIG, credit_discount=0.5)
+    run = Run(tmp_path / "run", config, seed=3)
+    trainer(config, score=score_tokens).train(run)
+    rewards = [line["reward_mean"] for line in run.metrics()]
+    assert np.mean(rewards[:4]) < 0.35
+    assert np.mean(rewards[-4:]) > 0.8
+
+
+def test_credit_without_rewards_of_parts_is_named():
+    with pytest.raises(ValueError, match="credit_discount needs rewards of the parts"):
+        trainer(dataclasses.replace(CONFIG, credit_discount=0.5)).step(0)
+    with pytest.raises(ValueError, match=r"credit_discount is 1\.5"):
+        dataclasses.replace(CONFIG, credit_discount=1.5)
 
 
 def test_a_reward_that_is_not_finite_names_step_prompt_and_sample():

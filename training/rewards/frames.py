@@ -182,6 +182,34 @@ def frame_scores(
     Raises:
         ValueError: Shapes or ranges do not fit, something needed is missing, or a reward is not finite.
     """
+    rewards, parts = frame_rewards(
+        predicted,
+        targets,
+        config=config,
+        perceptual=perceptual,
+        predicted_proprio=predicted_proprio,
+        target_proprio=target_proprio,
+        decoded=decoded,
+    )
+    return rewards.mean(1), parts
+
+
+@torch.no_grad()
+def frame_rewards(
+    predicted: Tensor,
+    targets: Tensor,
+    *,
+    config: FrameRewardConfig,
+    perceptual: PerceptualDistance | None = None,
+    predicted_proprio: Tensor | None = None,
+    target_proprio: Tensor | None = None,
+    decoded: Tensor | None = None,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """:func:`frame_scores` frame by frame: ``(R, H)``, whose mean over H is the reward of the future.
+
+    A frame's reward holds its share in the reduction over frames, and H / (H - 1) of the repetition penalty if it
+    repeats the frame before.
+    """
     group = _group_size(predicted, targets)
     if not (targets.min() >= 0 and targets.max() <= 1):
         raise ValueError(
@@ -210,24 +238,30 @@ def frame_scores(
             per_frame[name] = values.where(decoded, 0.0 if name in _HIGHER_IS_BETTER else 1.0)
     weights = _frame_weights(config, horizon).to(predicted)
     parts = {name: values @ weights for name, values in per_frame.items()}
+    rewards = torch.zeros(predicted.shape[:2], device=predicted.device)
+    for name, values in per_frame.items():
+        sign = 1.0 if name in _HIGHER_IS_BETTER else -1.0
+        rewards += sign * getattr(config, name) * values * weights * horizon
     if config.repetition > 0:
         parts["repetition"] = repetition_rate(predicted)
-    reward = torch.zeros(len(predicted), device=predicted.device)
-    for name, part in parts.items():
-        reward += (1.0 if name in _HIGHER_IS_BETTER else -1.0) * getattr(config, name) * part
-    if not torch.isfinite(reward).all():
-        row = int((~torch.isfinite(reward)).nonzero()[0])
+        rewards[:, 1:] -= config.repetition * _repeats(predicted) * horizon / max(1, horizon - 1)
+    if not (finite := rewards.isfinite().all(1)).all():
+        row = int((~finite).nonzero()[0])
         named = {name: float(part[row]) for name, part in parts.items()}
-        raise ValueError(f"the reward of sample {row} is {float(reward[row])} (parts {named})")
-    return reward, parts
+        raise ValueError(f"the reward of sample {row} is {float(rewards[row].mean())} (parts {named})")
+    return rewards, parts
 
 
 def repetition_rate(frames: Tensor) -> Tensor:
     """``(R,)`` share of consecutive pairs of ``(R, H, 3, h, w)`` frames equal at 8 bits; 0 if H = 1."""
-    if frames.shape[1] < 2:
-        return torch.zeros(len(frames), device=frames.device)
+    repeats = _repeats(frames)
+    return repeats.mean(dim=1) if repeats.shape[1] else torch.zeros(len(frames), device=frames.device)
+
+
+def _repeats(frames: Tensor) -> Tensor:
+    """``(R, H - 1)``, 1 where a frame equals the one before."""
     levels = (frames * 255).round()
-    return (levels[:, 1:] == levels[:, :-1]).flatten(2).all(dim=2).float().mean(dim=1)
+    return (levels[:, 1:] == levels[:, :-1]).flatten(2).all(dim=2).float()
 
 
 def _group_size(predicted: Tensor, targets: Tensor) -> int:
