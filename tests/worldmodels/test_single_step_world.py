@@ -182,6 +182,21 @@ def test_satisfies_the_contract(model):
     assert predictions.states() is None
 
 
+def test_bfloat16_sees_the_same_and_shows_nearly_the_same(model):
+    half = model.in_bfloat16()
+    assert next(model.llama.parameters()).dtype == torch.float32  # the model itself is left as it was
+    frames = random_frames(2)
+    assert torch.equal(model.encode(frames), half.encode(frames))
+    state = half.start([History(observations=[frame]) for frame in frames], seeds=[0, 1])
+    for step in range(3):
+        state, predictions = half.step(state, random_actions(2, seed=step), temperature=0.0)
+    shown = torch.from_numpy(predictions.observations()).movedim(-1, 1).float() / 255
+    exact = model.decode(predictions.tokens).clamp(0, 1)
+    assert 0 < (exact - shown).abs().mean() < 0.01
+    with pytest.raises(TypeError, match="another model"):
+        model.step(state, random_actions(2))
+
+
 def test_clear_errors(model):
     with pytest.raises(ValueError, match="expected"):
         model.step(start(model)[2], np.zeros((4, 3)))
