@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from worldmodels.nets.bfloat16 import Linear, attend_from_one, linear
 from worldmodels.nets.kv_cache import KVCache
 from worldmodels.nets.shared_past import SharedPast
 
@@ -146,16 +147,6 @@ def _rotate(x_BLHE: Tensor, cos_L1E: Tensor, sin_L1E: Tensor) -> Tensor:
     return x_BLHE * cos_L1E + x_BLHE.roll(x_BLHE.shape[-1] // 2, dims=-1) * sin_L1E
 
 
-def _attend_from_one(q_BH1E: Tensor, k_BHTE: Tensor, v_BHTE: Tensor) -> Tensor:
-    """Attention of a single new position in bfloat16, softmax in float32.
-
-    On processors torch's fused attention takes four times as long for one query in this type, which made it a third
-    of a token's time at the released size.
-    """
-    scores_BH1T = (q_BH1E @ k_BHTE.transpose(2, 3)).float() * q_BH1E.shape[-1] ** -0.5
-    return scores_BH1T.softmax(-1).to(v_BHTE.dtype) @ v_BHTE
-
-
 class _Attention(nn.Module):
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
@@ -190,7 +181,7 @@ class _Attention(nn.Module):
             k_BKTE = k_BKTE.repeat_interleave(self.groups, dim=1)
             v_BKTE = v_BKTE.repeat_interleave(self.groups, dim=1)
         if L == 1 and q_BHLE.dtype == torch.bfloat16 and q_BHLE.device.type == "cpu":
-            x_BHLE = _attend_from_one(q_BHLE, k_BKTE, v_BKTE)
+            x_BHLE = attend_from_one(q_BHLE, k_BKTE, v_BKTE)
         else:
             is_causal = mask_LT is None and L > 1
             x_BHLE = F.scaled_dot_product_attention(
@@ -346,7 +337,7 @@ class Llama(nn.Module):
     def logits(self, hidden_BLD: Tensor, vocab: slice | None = None) -> Tensor:
         """The head: ``(..., D)`` to ``(..., V)``, or to the slice ``vocab`` of the vocabulary only."""
         weight_VD = self.lm_head.weight if vocab is None else self.lm_head.weight[vocab]
-        return F.linear(hidden_BLD, weight_VD)
+        return linear(hidden_BLD, weight_VD)
 
     def _begin(self, cache: KVCache | SharedPast | None, B: int, L: int, requires_grad: bool) -> int:
         past = 0 if cache is None else cache.length
@@ -373,5 +364,5 @@ class Llama(nn.Module):
 def _linear(in_features: int, out_features: int) -> nn.Linear:
     """A bias-free layer without values yet: torch's own initialisation draws from the global generator."""
     device = torch.get_default_device()
-    linear: nn.Linear = nn.utils.skip_init(nn.Linear, in_features, out_features, bias=False, device=device)
+    linear: nn.Linear = nn.utils.skip_init(Linear, in_features, out_features, bias=False, device=device)
     return linear

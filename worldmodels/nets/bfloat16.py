@@ -1,0 +1,71 @@
+"""Bfloat16 on processors: matrix products and attention of few positions, the way torch does them fastest.
+
+Special: while a model generates, its time is that of reading weights and cache. ``F.linear`` brings a weight matrix
+into another order first, whatever the number of rows; as the left factor it is read as it lies.
+
+Absent: anything in float32, on a GPU or with gradients, where torch's own ways are used.
+
+Shape legend: as in ``worldmodels.nets.llama``.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+_FEW_ROWS = 64
+
+
+class Linear(nn.Linear):
+    """``nn.Linear`` without a bias by :func:`linear`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """``(..., in)`` to ``(..., out)``."""
+        return linear(input, self.weight)
+
+
+def linear(input: Tensor, weight: Tensor) -> Tensor:
+    """``F.linear``, or the product that reads the weights once, for few rows in bfloat16 on a processor.
+
+    Args:
+        input: ``(..., in)``.
+        weight: ``(out, in)``.
+
+    Returns:
+        ``(..., out)``, sums in float32 whichever way.
+    """
+    rows = input.numel() // input.shape[-1]
+    if (
+        not 0 < rows <= _FEW_ROWS
+        or weight.dtype != torch.bfloat16
+        or weight.device.type != "cpu"
+        or (torch.is_grad_enabled() and (weight.requires_grad or input.requires_grad))
+    ):
+        return F.linear(input, weight)
+    flat = input.reshape(rows, -1)
+    out = torch.mv(weight, flat[0]) if rows == 1 else torch.mm(weight, flat.t()).t()
+    return out.reshape(*input.shape[:-1], -1)
+
+
+def attend_from_one(q_BH1E: Tensor, k_BHTE: Tensor, v_BHTE: Tensor) -> Tensor:
+    """Attention of a single new position in bfloat16, softmax in float32; ``(B, H, 1, E)``.
+
+    Torch's fused attention is built on tile instructions (AMX): with them it takes half the time of the two products
+    written out, without them four times as long.
+    """
+    if _has_tiles():
+        return F.scaled_dot_product_attention(q_BH1E, k_BHTE, v_BHTE)
+    # Keys as the left factor: transposed they would be copied, at every token.
+    scores_BH1T = (k_BHTE @ q_BH1E.transpose(2, 3)).float().transpose(2, 3) * q_BH1E.shape[-1] ** -0.5
+    return scores_BH1T.softmax(-1).to(v_BHTE.dtype) @ v_BHTE
+
+
+@functools.cache
+def _has_tiles() -> bool:
+    capabilities: dict[str, object] = getattr(
+        torch.cpu, "get_capabilities", dict
+    )()  # absent from older versions of torch
+    return bool(capabilities.get("amx_bf16", False))
