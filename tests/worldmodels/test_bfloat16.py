@@ -18,6 +18,7 @@ def test_a_layer_equals_the_plain_one_up_to_rounding(rows):
     out = half(x)
     assert out.shape == (rows, 1, 40)
     assert out.dtype == torch.bfloat16
+    assert out.is_contiguous()
     exact = F.linear(x.double(), half.weight.double())
     torch.testing.assert_close(out.double(), exact, rtol=2**-8, atol=1e-3)
 

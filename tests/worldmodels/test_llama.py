@@ -215,6 +215,21 @@ def test_bfloat16_cached_equals_full():
         assert (answer - reference).abs().max() < 0.05 * reference.abs().max()
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("kv_heads", [None, 1])
+def test_layers_read_together_give_what_they_give_alone(kv_heads):
+    model = Llama(dataclasses.replace(SMALL, num_key_value_heads=kv_heads), seed=1).eval()
+    half = model.in_bfloat16()
+    assert model.lm_head.weight.dtype == torch.float32
+    assert half.state_dict().keys() == model.state_dict().keys()
+    tokens = _tokens(2, 9)
+    torch.testing.assert_close(half(tokens), model.to(torch.bfloat16)(tokens), atol=0.01, rtol=0.02)
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(half.state_dict().values(), model.state_dict().values(), strict=True)
+    )
+
+
 def test_weights_come_from_the_seed_and_no_global_generator_moves():
     before = torch.get_rng_state()
     a, b, c = Llama(SMALL, seed=1), Llama(SMALL, seed=1), Llama(SMALL, seed=2)

@@ -13,6 +13,7 @@ head width, V vocabulary.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from worldmodels.nets.bfloat16 import Linear, attend_from_one, linear
+from worldmodels.nets.bfloat16 import Linear, attend_from_one, linear, pack
 from worldmodels.nets.kv_cache import KVCache
 from worldmodels.nets.shared_past import SharedPast
 
@@ -157,6 +158,10 @@ class _Attention(nn.Module):
         self.k_proj = _linear(config.hidden_size, kv_width)
         self.v_proj = _linear(config.hidden_size, kv_width)
         self.o_proj = _linear(config.hidden_size, config.hidden_size)
+        self.packed: Tensor | None = None  # weights of q, k and v; see Llama.in_bfloat16
+
+    def pack(self) -> None:
+        self.packed = pack((self.q_proj, self.k_proj, self.v_proj))
 
     def forward(
         self,
@@ -168,9 +173,17 @@ class _Attention(nn.Module):
         layer: int,
     ) -> Tensor:
         B, L, D = x_BLD.shape
-        q_BHLE = _rotate(self.q_proj(x_BLD).view(B, L, -1, self.head_dim), cos_L1E, sin_L1E).transpose(1, 2)
-        k_BKTE = _rotate(self.k_proj(x_BLD).view(B, L, -1, self.head_dim), cos_L1E, sin_L1E).transpose(1, 2)
-        v_BKTE = self.v_proj(x_BLD).view(B, L, -1, self.head_dim).transpose(1, 2)
+        if self.packed is None:
+            q_BLHE, k_BLKE, v_BLKE = (
+                layer(x_BLD).view(B, L, -1, self.head_dim)
+                for layer in (self.q_proj, self.k_proj, self.v_proj)
+            )
+        else:
+            heads = [layer.out_features // self.head_dim for layer in (self.q_proj, self.k_proj, self.v_proj)]
+            together = linear(x_BLD, self.packed).view(B, L, -1, self.head_dim)
+            q_BLHE, k_BLKE, v_BLKE = together.split(heads, dim=2)
+        q_BHLE, k_BKTE = (_rotate(x, cos_L1E, sin_L1E).transpose(1, 2) for x in (q_BLHE, k_BLKE))
+        v_BKTE = v_BLKE.transpose(1, 2)
         if isinstance(cache, SharedPast) and cache.reads_together:
             x_BHLE = cache.attend(layer, q_BHLE, k_BKTE, v_BKTE, mask_LT)
             shared_BLD: Tensor = self.o_proj(x_BHLE.transpose(1, 2).reshape(B, L, D))
@@ -197,9 +210,17 @@ class _FeedForward(nn.Module):
         self.gate_proj = _linear(config.hidden_size, config.intermediate_size)
         self.up_proj = _linear(config.hidden_size, config.intermediate_size)
         self.down_proj = _linear(config.intermediate_size, config.hidden_size)
+        self.packed: Tensor | None = None  # weights of gate and up; see Llama.in_bfloat16
+
+    def pack(self) -> None:
+        self.packed = pack((self.gate_proj, self.up_proj))
 
     def forward(self, x_BLD: Tensor) -> Tensor:
-        out_BLD: Tensor = self.down_proj(F.silu(self.gate_proj(x_BLD)) * self.up_proj(x_BLD))
+        if self.packed is None:
+            gate, up = self.gate_proj(x_BLD), self.up_proj(x_BLD)
+        else:
+            gate, up = linear(x_BLD, self.packed).chunk(2, -1)
+        out_BLD: Tensor = self.down_proj(F.silu(gate) * up)
         return out_BLD
 
 
@@ -261,6 +282,17 @@ class Llama(nn.Module):
                 parameter.fill_(1.0)
             else:
                 parameter.normal_(0.0, self.config.initializer_range, generator=generator)
+
+    def in_bfloat16(self) -> Llama:
+        """A copy for inference in bfloat16, whose layers with one input are read together.
+
+        Not to be cast or moved any more: what is read together would stay behind.
+        """
+        other = copy.deepcopy(self).to(torch.bfloat16).requires_grad_(False)
+        for module in other.modules():
+            if isinstance(module, _Attention | _FeedForward):
+                module.pack()
+        return other
 
     def new_cache(self, batch_size: int, max_length: int, dtype: torch.dtype | None = None) -> KVCache:
         """An empty cache on the model's device, by default in its dtype."""

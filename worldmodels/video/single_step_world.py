@@ -152,7 +152,7 @@ class SingleStepWorldModel:
         transformer, and pixels differ a little. Old states belong to the old model.
         """
         other = copy.copy(self)
-        other.llama = copy.deepcopy(self.llama).to(torch.bfloat16)
+        other.llama = self.llama.in_bfloat16()
         # In this memory order convolutions need no copies; what GroupNorm loses by it is below bfloat16's rounding.
         painter = copy.deepcopy(self.tokenizer).to(torch.bfloat16)
         other._painter = painter.to(memory_format=torch.channels_last)
