@@ -28,13 +28,19 @@ from worldmodels.video.state_reader import StateReader
 # Every part is wanted, none weighed.
 _PICTURE = FrameRewardConfig(mae=1.0, mse=1.0, psnr=1.0, ssim=1.0, lpips=1.0)
 _AT_ONCE = 256
-MOVED_M = 0.02  # from when on a drawer counts as moved since the present frame
+MOVED_M = 0.02  # from when on a drawer or the gripper counts as moved since the present frame
 
 
-def moved(cases: FrameCases) -> NDArray[np.bool_]:
+def drawer_moved(cases: FrameCases) -> NDArray[np.bool_]:
     """``(N, H)``: whether a drawer has moved since the present frame."""
     openings = cases.states[:, :, OPENINGS]
     return np.asarray((np.abs(openings[:, 1:] - openings[:, :1]) > MOVED_M).any(axis=-1))
+
+
+def gripper_moved(cases: FrameCases) -> NDArray[np.bool_]:
+    """``(N, H)``: whether the gripper has moved since the present frame."""
+    hand = cases.states[:, :, HAND]
+    return np.asarray(np.linalg.norm(hand[:, 1:] - hand[:, :1], axis=-1) > MOVED_M)
 
 
 @dataclass(frozen=True)

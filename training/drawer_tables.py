@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from training.drawer_metrics import moved
+from training.drawer_metrics import drawer_moved, gripper_moved
 from training.frame_rollouts import FrameCases
 from training.report import Cell, Column, Table
 from training.rewards.frames import FrameRewardConfig
@@ -22,6 +22,7 @@ from training.rows import Floats, Row
 from training.statistics import Estimate, bootstrap_mean, paired_bootstrap, ratio_of_means
 
 _HIGHER_IS_BETTER = ("psnr", "ssim")
+_MOVED = {"drawer_mm": drawer_moved, "gripper_cm": gripper_moved}
 
 
 _METRIC_COLUMNS = (
@@ -32,6 +33,7 @@ _METRIC_COLUMNS = (
     Column(key="psnr", title="PSNR", digits=1),
     Column(key="ssim", title="SSIM x100", digits=1, scale=100),
     Column(key="gripper_cm", title="gripper cm", digits=1),
+    Column(key="gripper_cm/moved", title="moved: gripper cm", digits=1, show_n=True),
     Column(key="drawer_mm", title="drawers mm", digits=1),
     Column(key="drawer_mm/moved", title="moved: drawers mm", digits=1, show_n=True),
     Column(key="following_cm", title="following cm", digits=1),
@@ -40,9 +42,9 @@ _PICTURE = ("lpips", "mae", "mse", "psnr", "ssim")
 
 
 def _case_values(row: Row, cases: FrameCases, key: str, steps: int) -> tuple[Floats, list[str]] | None:
-    """One value per (moved) case: pictures and following averaged over frames 1 .. steps, others of the last one.
+    """One value per case: pictures and following averaged over frames 1 .. steps, others of the last one.
 
-    ``repetition`` is whether the last two frames are equal, as published.
+    After ``/moved`` only of cases in which what the metric is about has moved. ``repetition`` is whether the last two frames are equal, as published.
     """
     metric, _, only_moved = key.partition("/")
     if metric == "repetition" and steps == 1:
@@ -50,7 +52,9 @@ def _case_values(row: Row, cases: FrameCases, key: str, steps: int) -> tuple[Flo
     values = row.metrics[metric]
     averaged = metric in _PICTURE or metric == "following_cm"
     of_case = values[:, :steps].mean(axis=1) if averaged else values[:, steps - 1]
-    chosen: NDArray[np.bool_] = moved(cases)[:, steps - 1] if only_moved else np.ones(len(cases), dtype=bool)
+    chosen: NDArray[np.bool_] = np.ones(len(cases), dtype=bool)
+    if only_moved:
+        chosen = _MOVED[metric](cases)[:, steps - 1]
     if not chosen.any():
         return None
     return of_case[chosen], [unit for unit, wanted in zip(cases.units, chosen, strict=True) if wanted]

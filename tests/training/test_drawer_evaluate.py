@@ -11,7 +11,7 @@ import torch
 from rlvr_envs.drawer_rules import STATE_NAMES
 from training.collect_drawer import DrawerCollectConfig, collect_drawer
 from training.drawer_evaluate import DrawerTableConfig, choose_windows, evaluate_drawer, long_cases
-from training.drawer_metrics import DrawerInstruments, moved
+from training.drawer_metrics import DrawerInstruments, drawer_moved, gripper_moved
 from training.drawer_recipes import ACTION_NAMES
 from training.drawer_tables import difference_table
 from training.drawer_truth import live, true_rollouts, with_shuffled_actions
@@ -235,10 +235,12 @@ def test_differences_say_which_is_better_and_what_was_rewarded(data):
     assert "low - high, 1 frame, sampled: repetition" not in table
 
 
-def test_moved_cases_are_those_in_which_a_drawer_moved():
+def test_moved_cases_are_those_in_which_a_drawer_or_the_gripper_moved():
     truth = true_rollouts(6, 30, seed=1)
     cases = long_cases(truth)
-    openings = truth.states[:, :, 7:10]
-    assert moved(cases).any()
-    for row, step in np.argwhere(moved(cases))[:5]:
-        assert np.abs(openings[row, step + 1] - openings[row, 0]).max() > 0.02
+    for moved, columns in ((drawer_moved, slice(7, 10)), (gripper_moved, slice(0, 3))):
+        chosen, parts = moved(cases), truth.states[:, :, columns]
+        assert 0 < chosen.sum() < chosen.size
+        apart = np.abs(parts[:, 1:] - parts[:, :1])
+        size = apart.max(-1) if moved is drawer_moved else np.linalg.norm(apart, axis=-1)
+        np.testing.assert_array_equal(chosen, size > 0.02)
