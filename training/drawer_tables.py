@@ -44,7 +44,8 @@ _PICTURE = ("lpips", "mae", "mse", "psnr", "ssim")
 def _case_values(row: Row, cases: FrameCases, key: str, steps: int) -> tuple[Floats, list[str]] | None:
     """One value per case: pictures and following averaged over frames 1 .. steps, others of the last one.
 
-    After ``/moved`` only of cases in which what the metric is about has moved. ``repetition`` is whether the last two frames are equal, as published.
+    After ``/moved`` only of cases in which what the metric is about has moved. ``repetition`` is whether the last two
+    frames are equal, as published.
     """
     metric, _, only_moved = key.partition("/")
     if metric == "repetition" and steps == 1:

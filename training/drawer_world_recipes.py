@@ -51,7 +51,7 @@ DRAWER = MultiStepSettings(
     reader="drawer-reader",
 )
 MORE_MLE = MultiStepRecipe(  # about as many seconds as RLVR
-    fit=FitConfig(steps=4000, learning_rate=3e-4, decay_from=0.2, evaluate_every=500, checkpoint_every=250),
+    fit=FitConfig(steps=3000, learning_rate=3e-4, decay_from=0.2, evaluate_every=500, checkpoint_every=250),
     batch=16,
     windows_per_episode=4,
     autocast=True,
