@@ -80,6 +80,7 @@ def read_transitions(path: str | Path, *, broken: list[str] | None = None) -> It
         FileNotFoundError: There is nothing to read.
         ValueError: A line is no transition and ``broken`` is None.
     """
+    last: GameTransition | None = None
     for file in transition_files(path):
         opened: Any = gzip.open if file.suffix == ".gz" else open
         with opened(file, "rt", encoding="utf-8", errors="surrogateescape") as lines:
@@ -87,7 +88,8 @@ def read_transitions(path: str | Path, *, broken: list[str] | None = None) -> It
                 if not line.strip():
                     continue
                 try:
-                    yield _transition(json.loads(line), f"{file.name}/{number}")
+                    last = _transition(json.loads(line), f"{file.name}/{number}", last)
+                    yield last
                 except (ValueError, RecursionError) as error:
                     message = f"{file}:{number}: {error}"
                     if broken is None:
@@ -121,7 +123,7 @@ def write_transitions(path: str | Path, transitions: Iterable[GameTransition]) -
     return count
 
 
-def _transition(record: Any, place: str) -> GameTransition:
+def _transition(record: Any, place: str, last: GameTransition | None) -> GameTransition:
     if not isinstance(record, Mapping):
         raise ValueError(f"a transition is a JSON object, not a {type(record).__name__}")
     game = record.get("game")
@@ -139,10 +141,26 @@ def _transition(record: Any, place: str) -> GameTransition:
         action, name = record.get("action"), str(record.get("id") or place)
     if not isinstance(action, str):
         raise ValueError(f"the action is {action!r}; expected a text")
-    # Most objects stay as they are: keep them once.
+    # Most objects stay as they are, from line to line and in a transition: keep them once.
+    if last is not None:
+        before = _shared(before, last.before)
     same = {uuid: old for uuid, old in before.objects.items() if _stays(old, after.objects.get(uuid))}
     after = replace(after, objects={uuid: same.get(uuid, item) for uuid, item in after.objects.items()})
     return GameTransition(id=name, game=game, before=before, action=action, after=after)
+
+
+def _shared(state: GameState, other: GameState) -> GameState:
+    """The same state, of the other's objects as far as they are equal to its own."""
+    objects = {
+        uuid: known if (known := other.objects.get(uuid)) == item else item
+        for uuid, item in state.objects.items()
+    }
+    unchanged = list(objects) == list(other.objects) and all(
+        item is other.objects[uuid] for uuid, item in objects.items()
+    )
+    if unchanged and state.scores() == other.scores():
+        return other
+    return replace(state, objects=objects)
 
 
 def _stays(old: GameObject, new: GameObject | None) -> bool:

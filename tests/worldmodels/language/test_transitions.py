@@ -23,6 +23,11 @@ def test_round_trip_and_equal_bytes(tmp_path):
         ]
         assert shared  # what stays is kept once
     assert again[0].episode == "boil-water/3"
+    assert again[0].before == again[1].before
+    assert again[0].before is again[1].before  # from line to line, too
+    for one, other in zip(again, again[1:], strict=False):
+        for uuid, item in one.before.objects.items():
+            assert other.before.objects[uuid] is item or other.before.objects[uuid] != item
 
 
 def test_a_broken_line_is_named_and_costs_that_line_only(tmp_path):
