@@ -1,14 +1,17 @@
 """A tree search as a policy: imagine ways through a game, follow the best one while the truth agrees.
 
 Special: what the world model got wrong is not tried again in the same state, so that a wrong prediction costs one
-action and no endless loop. Where no way gains anything, by prediction, what was tried least is tried.
+action and no endless loop. What an action was seen not to do is not believed of it in other states either, as long as
+another way gains something: a model that is wrong once is wrong again in the next state, and a search finds every such
+promise. Where no way gains anything, by prediction, what was tried least is tried, in this state and else anywhere.
 
 Absent on purpose: a limit of steps (the environment truncates), and any look at the truth but its observations.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
+from collections.abc import Hashable, Mapping, Set
 from dataclasses import dataclass
 
 from planners.mpc import extended
@@ -70,8 +73,12 @@ class TextPlanner:
         self._done: _Done | None = None
         self._next: deque[tuple[str, str]] = deque()  # actions, and what is predicted after each
         self._wrong: set[tuple[str, str]] = set()
+        self._refuted: defaultdict[str, set[Hashable]] = defaultdict(
+            set
+        )  # facts that an action did not bring about
         self._barren: set[str] = set()  # states from which no way gains anything; nobody searches there again
         self._tries: Counter[tuple[str, str]] = Counter()
+        self._done_so_far: Counter[str] = Counter()
 
     def act(self, observation: Observation) -> str:
         """The next action.
@@ -89,6 +96,7 @@ class TextPlanner:
         else:
             self._done = _Done(before=text, action=self._least_tried(text), expected=None)
         self._tries[text, self._done.action] += 1
+        self._done_so_far[self._done.action] += 1
         return self._done.action
 
     def _look(self, observation: Observation, text: str) -> None:
@@ -98,22 +106,36 @@ class TextPlanner:
             self._history = History(observations=(observation,))
             return
         self._history = extended(self._history, done.action, observation, length=length)
-        if done.expected not in (None, text):
+        if done.expected is not None and done.expected != text:
             self._wrong.add((done.before, done.action))
+            promised, seen = (set(self.search.read(state).facts) for state in (done.expected, text))
+            self._refuted[done.action] |= promised - seen
             self._next.clear()
 
     def _plan(self, text: str) -> None:
-        assert self._history is not None
-        plan = self.search.plan(
-            self.world_model, self._history, self.propose, seed=self._seed, avoid=self._wrong
-        )
-        self.plans.append(plan)
+        plan = self._searched(self._refuted)
+        if not plan.actions and self._refuted:
+            self._refuted.clear()
+            plan = self._searched(self._refuted)
         self._next.extend(list(zip(plan.actions, plan.observations, strict=True))[: self.replan_every])
         if not plan.actions:
             self._barren.add(text)
+
+    def _searched(self, refuted: Mapping[str, Set[Hashable]]) -> TextPlan:
+        assert self._history is not None
+        plan = self.search.plan(
+            self.world_model,
+            self._history,
+            self.propose,
+            seed=self._seed,
+            avoid=self._wrong,
+            refuted=refuted,
+        )
+        self.plans.append(plan)
+        return plan
 
     def _least_tried(self, text: str) -> str:
         actions = list(self.propose(text))
         if not actions:
             raise ValueError(f"no action is proposed in the state {text[:80]!r}; is the episode over?")
-        return min(actions, key=lambda action: self._tries[text, action])
+        return min(actions, key=lambda action: (self._tries[text, action], self._done_so_far[action]))

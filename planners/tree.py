@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import groupby
+from types import MappingProxyType
 from typing import Literal, TypeAlias, get_args
 
 from planners.novelty import Novelty, ReadText, TextReading, read_game_state
@@ -114,6 +115,7 @@ class TreeSearch:
         *,
         seed: int = 0,
         avoid: Collection[tuple[str, str]] = (),
+        refuted: Mapping[str, Set[Hashable]] = MappingProxyType({}),
     ) -> TextPlan:
         """The way to the first predicted victory, or to the highest predicted score within the budget.
 
@@ -125,6 +127,8 @@ class TreeSearch:
             propose: Names candidate actions.
             seed: Of the world model's draws; without effect at temperature 0.
             avoid: Pairs of a state's canonical text and an action that is not to be tried there.
+            refuted: Action -> facts (``TextReading.facts``) that it does not bring about: where the world model
+                predicts one of them after it, nothing is tried.
 
         Raises:
             ValueError: World model or ``propose`` give something else, or the observation cannot be read.
@@ -134,7 +138,7 @@ class TreeSearch:
                 f"this world model takes actions of shape {world_model.action_shape}, a tree search needs texts;"
                 " plan with CEM"
             )
-        tree = _Tree(self, propose, frozenset(avoid))
+        tree = _Tree(self, propose, frozenset(avoid), refuted)
         tree.plant(history.observations[-1], world_model.start([history], seeds=[seed]))
         while pairs := tree.next_pairs():
             actions = [action for _, action in pairs]
@@ -173,8 +177,15 @@ class _Node:
 class _Tree:
     """The tree while it grows."""
 
-    def __init__(self, search: TreeSearch, propose: Propose, avoid: Collection[tuple[str, str]]) -> None:
-        self._config, self._read, self._propose, self._avoid = search.config, search.read, propose, avoid
+    def __init__(
+        self,
+        search: TreeSearch,
+        propose: Propose,
+        avoid: Collection[tuple[str, str]],
+        refuted: Mapping[str, Set[Hashable]],
+    ) -> None:
+        self._config, self._read, self._propose = search.config, search.read, propose
+        self._avoid, self._refuted = avoid, refuted
         self._novelty: dict[float, Novelty] = {}  # by score: after each point everything is new again
         self._numbers: dict[Hashable, int] = {}  # of facts
         self._seen: set[str] = set()  # canonical texts, and what else was read as one of them
@@ -212,7 +223,7 @@ class _Tree:
         entering: list[tuple[int, _Node, TextReading]] = []
         for row, (parent, action) in enumerate(pairs):
             prediction = predictions[row]
-            reading = self._new_reading(prediction)
+            reading = self._new_reading(parent, action, prediction)
             if reading is None:
                 continue
             node = _Node(
@@ -262,8 +273,14 @@ class _Tree:
             raise ValueError(f"propose returned {str(actions)[:80]!r}; it must return a sequence of texts")
         return [action for action in dict.fromkeys(actions) if (node.text, action) not in self._avoid]
 
-    def _new_reading(self, prediction: Prediction) -> TextReading | None:
-        """What is predicted, or None if it is known already or cannot be read."""
+    def _is_refuted(self, parent: _Node, action: str, reading: TextReading) -> bool:
+        """Whether the action is said to have done what it does not do."""
+        facts = self._refuted.get(action)
+        claimed = facts & set(reading.facts) if facts else set()
+        return bool(claimed) and not claimed <= set(self._read(parent.text).facts)
+
+    def _new_reading(self, parent: _Node, action: str, prediction: Prediction) -> TextReading | None:
+        """What is predicted, or None if it is known already, cannot be read or is not believed."""
         observation = prediction.observation
         if isinstance(observation, str) and observation in self._seen:  # most are; reading takes time
             return None
@@ -277,6 +294,8 @@ class _Tree:
             reading = self._read(observation)
         except ValueError:
             self._errors += 1
+            return None
+        if self._is_refuted(parent, action, reading):
             return None
         known = reading.text in self._seen
         self._seen.update({reading.text, observation} if isinstance(observation, str) else {reading.text})

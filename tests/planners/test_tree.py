@@ -115,9 +115,11 @@ def search(**settings) -> TreeSearch:
     return TreeSearch(TreeConfig(**settings), read=read)
 
 
-def plan(model=None, at: str | None = None, proposed=propose, avoid=(), **settings) -> TextPlan:
+def plan(model=None, at: str | None = None, proposed=propose, avoid=(), refuted=None, **settings) -> TextPlan:
     history = History(observations=[line() if at is None else at])
-    return search(**settings).plan(model or LineWorldModel(), history, proposed, avoid=avoid)
+    return search(**settings).plan(
+        model or LineWorldModel(), history, proposed, avoid=avoid, refuted=refuted or {}
+    )
 
 
 @every_order
@@ -209,6 +211,13 @@ def test_avoided_actions_are_not_tried_in_that_state():
     assert (line(), "right") not in model.asked
     assert found.won
     assert len(found.actions) == 7
+
+
+def test_nothing_is_tried_after_what_an_action_is_known_not_to_do():
+    assert not plan(refuted={"right": {("at", "1")}}).actions
+    assert plan(refuted={"right": {("at", "1")}}, at=line(2)).won  # from there it is not claimed
+    assert plan(refuted={"right": {("at", "7")}}).won
+    assert plan(refuted={"right": {"a"}}, at=line(0, "a")).won  # it was so before
 
 
 @pytest.mark.parametrize(
@@ -307,7 +316,31 @@ def test_a_plan_is_dropped_when_something_else_happens_and_the_mistake_is_not_re
     assert wrong.act(line(4)) != "right"  # nothing had moved: it is not tried again there
 
 
+class PromisingWorldModel(LineWorldModel):
+    """Says of two buttons that they win."""
+
+    def _answer(self, text: str, action: str) -> Prediction:
+        if action in ("a", "b"):
+            return Prediction(observation=line(6), reward=2.0, terminated=True)
+        return super()._answer(text, action)
+
+
+def test_a_promise_that_was_broken_once_is_not_believed_in_other_states():
+    policy = TextPlanner(search(), PromisingWorldModel(), propose)
+    assert act_out(policy) == ["a", "b", *["right"] * 6]
+    assert len(policy.plans) == 3
+
+
+def test_where_nothing_else_is_left_a_broken_promise_is_believed_again():
+    policy = TextPlanner(search(), PromisingWorldModel(), lambda text: ["a"])
+    assert policy.act(line()) == "a"
+    assert policy.act(line(0, "a")) == "a"
+    assert [plan.won for plan in policy.plans] == [True, False, True]
+
+
 def test_what_was_tried_least_is_tried_where_nothing_gains():
+    policy = TextPlanner(search(), LineWorldModel(), lambda text: ["a", "b", "c"])
+    assert [policy.act(line(0, lights)) for lights in ("", "a", "ab", "abc")] == ["a", "b", "c", "a"]
     model = LineWorldModel()
     policy = TextPlanner(search(), model, lambda text: ["a", "b"])
     assert [policy.act(line()) for _ in range(3)] == ["a", "b", "a"]

@@ -1,6 +1,7 @@
 """Transitions in files."""
 
 import gzip
+import itertools
 
 import pytest
 
@@ -25,7 +26,7 @@ def test_round_trip_and_equal_bytes(tmp_path):
     assert again[0].episode == "boil-water/3"
     assert again[0].before == again[1].before
     assert again[0].before is again[1].before  # from line to line, too
-    for one, other in zip(again, again[1:], strict=False):
+    for one, other in itertools.pairwise(again):
         for uuid, item in one.before.objects.items():
             assert other.before.objects[uuid] is item or other.before.objects[uuid] != item
 
