@@ -30,7 +30,7 @@ from worldmodels.video.rt1_actions import RT1_PARTS
 
 REPETITIONS = 5
 PUSHT, MODEL = "RLVRWorld/PushT-v0", "pusht-rlvr"
-DRAWER, DRAWER_MODEL = "RLVRWorld/RT1-Drawer", "drawer-base"
+DRAWER, DRAWER_MODEL = "RLVRWorld/RT1-Drawer", "drawer-rlvr"
 
 
 def best_rate(count: int, work: Callable[[], None]) -> float:

@@ -48,7 +48,7 @@ ENVS: dict[str, EnvEntry] = {
     "RLVRWorld/RT1-Drawer-v0": EnvEntry(
         entry_point="rlvr_envs.drawer_dream:rt1_drawer",
         vector_entry_point="rlvr_envs.drawer_dream:rt1_drawer_vector",
-        kwargs={"world_model": "drawer-base"},
+        kwargs={"world_model": "drawer-rlvr"},
         max_episode_steps=112,
         twin="RLVRWorld/RT1-Drawer-Sim-v0",
     ),
