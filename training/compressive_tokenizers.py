@@ -20,7 +20,7 @@ from training.fit import FitConfig
 from training.frame_cases import CasesConfig, draw_cases
 from training.frame_data import FrameData
 from training.reconstruction import Reconstruction, ReconstructionConfig, train_reconstruction
-from training.rewards.frames import mae, psnr, ssim
+from training.rewards.image_metrics import mae, psnr, ssim
 from training.run import Run
 from worldmodels.nets.perceptual import Perceptual
 from worldmodels.video.compressive_config import CompressiveTokenizerConfig

@@ -24,7 +24,7 @@ from training.multi_step import MultiStepRecipe
 from training.multi_step_recipes import splits
 from training.multi_step_rlvr import MultiStepRLVRRecipe
 from training.provenance import weights_sha256
-from training.rewards.frames import psnr
+from training.rewards.image_metrics import psnr
 from training.run import Run
 from training.single_step import (
     SingleStepTask,

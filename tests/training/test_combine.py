@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from training.rewards.combine import CombinedReward
-from training.rewards.frames import FrameReward, FrameRewardConfig
+from training.rewards.frame_observations import FrameReward
+from training.rewards.frames import FrameRewardConfig
 from worldmodels.api import History, Prediction, Score, Transition
 
 

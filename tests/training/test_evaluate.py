@@ -12,7 +12,8 @@ from training.data import pose_errors, pose_of, to_float
 from training.evaluate import PredictionConfig, evaluate_prediction
 from training.evaluate_tables import BestOf, best_of_table, case_values, difference_table
 from training.predictors import copy_last, rollout
-from training.rewards.frames import FrameRewardConfig, mse
+from training.rewards.frames import FrameRewardConfig
+from training.rewards.image_metrics import mse
 from training.rows import Row, mean_row
 from training.windows import Windows, choose_windows
 from worldmodels.api import History

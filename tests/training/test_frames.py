@@ -4,16 +4,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from training.rewards.frames import (
-    FrameReward,
-    FrameRewardConfig,
-    frame_rewards,
-    frame_scores,
-    mae,
-    mse,
-    psnr,
-    ssim,
-)
+from training.rewards.frame_observations import FrameReward
+from training.rewards.frames import FrameRewardConfig, frame_rewards, frame_scores
+from training.rewards.image_metrics import mae, mse, psnr, ssim
 from worldmodels.api import History, Prediction, Transition
 
 METRICS = {"mae": (mae, 1e-6), "mse": (mse, 1e-6), "psnr": (psnr, 1e-3), "ssim": (ssim, 1e-4)}

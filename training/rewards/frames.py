@@ -1,10 +1,11 @@
 """Rewards on predicted images: how close H predicted frames are to the recorded ones.
 
 Special: the metrics are the ones of the published evaluation, and *the metric in a table is the reward
-function*: the protocol class :class:`FrameReward` and the trainer both call :func:`frame_scores`. Targets are
-given once per question and shared by its G samples, so their perceptual features are computed once.
+function*. Targets are given once per question and shared by its G samples, so their perceptual features are computed
+once.
 
-Absent on purpose: the perceptual network itself (``worldmodels.nets.perceptual``) and any reward of the task.
+Absent on purpose: the perceptual network itself (``worldmodels.nets.perceptual``), any reward of the task, and
+observations of an environment (``rewards.frame_observations``).
 
 Shapes: R rows = P questions x G samples, H frames, images ``(3, h, w)`` float in 0..1. Row r answers question
 r // G.
@@ -12,18 +13,14 @@ r // G.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
-import numpy as np
 import torch
-import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
-from worldmodels.api import Observation, Prediction, Score, Transition
+from training.rewards.image_metrics import mae, mse, psnr, ssim
 
 # Mean over H frames, the last frame only, or weights discount^t normalised to sum 1.
 Reduction = Literal["mean", "last", "discount"]
@@ -91,56 +88,6 @@ class FrameRewardConfig:
             raise ValueError(
                 f"proprio_scale is {self.proprio_scale}; every entry must be positive and finite"
             )
-
-
-def mae(predicted: Tensor, target: Tensor) -> Tensor:
-    """Mean absolute error of ``(B, 3, H, W)`` images in 0..1, as ``(B,)`` in 0..1."""
-    return (predicted - target).abs().mean(dim=(1, 2, 3))
-
-
-def mse(predicted: Tensor, target: Tensor) -> Tensor:
-    """Mean squared error of ``(B, 3, H, W)`` images in 0..1, as ``(B,)`` in 0..1."""
-    return (predicted - target).square().mean(dim=(1, 2, 3))
-
-
-def psnr(predicted: Tensor, target: Tensor) -> Tensor:
-    """10 log10(1 / (MSE + 1e-8)) of ``(B, 3, H, W)`` images in 0..1, as ``(B,)`` dB; equal images give 80."""
-    return -10.0 * torch.log10(mse(predicted, target) + 1e-8)
-
-
-def ssim(predicted: Tensor, target: Tensor) -> Tensor:
-    """Structural similarity (Wang et al. 2004) of ``(B, 3, H, W)`` images in 0..1, as ``(B,)`` in -1..1.
-
-    Gaussian window of 11 pixels with sigma 1.5, no padding, k1 = 0.01 and k2 = 0.03, population variances,
-    mean over channels and positions. Not clamped.
-    """
-    if min(predicted.shape[2:]) < _SSIM_WINDOW:
-        raise ValueError(
-            f"SSIM needs images of at least 11 x 11 pixels; these are {tuple(predicted.shape[2:])}"
-        )
-    batch = len(predicted)
-    moments = torch.cat([predicted, target, predicted * predicted, target * target, predicted * target])
-    # A separable blur of all five moments at once as two banded matrix products: 22 times faster on a CPU
-    # than convolutions of single channels.
-    down, across = (_blur_matrix(size).to(moments) for size in predicted.shape[2:])
-    mean_x, mean_y, xx, yy, xy = (down @ moments @ across.T).unflatten(0, (5, batch))
-    c1, c2 = 0.01**2, 0.03**2
-    variance_x, variance_y, covariance = xx - mean_x**2, yy - mean_y**2, xy - mean_x * mean_y
-    luminance = (2 * mean_x * mean_y + c1) / (mean_x**2 + mean_y**2 + c1)
-    contrast = (2 * covariance + c2) / (variance_x + variance_y + c2)
-    return (luminance * contrast).mean(dim=(1, 2, 3))
-
-
-_SSIM_WINDOW = 11
-
-
-@cache
-def _blur_matrix(size: int) -> Tensor:
-    """``(size - 10, size)``: row i is the normalised Gaussian window over places i .. i + 10."""
-    offsets = torch.arange(_SSIM_WINDOW, dtype=torch.float32) - _SSIM_WINDOW // 2
-    weights = torch.exp(-offsets.square() / (2 * 1.5**2))
-    places = size - _SSIM_WINDOW + 1
-    return torch.stack([F.pad(weights / weights.sum(), (i, places - 1 - i)) for i in range(places)])
 
 
 _IMAGE_METRICS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -321,112 +268,3 @@ def _proprio_error(
     scale = torch.tensor(config.proprio_scale, device=predicted.device)
     difference = (predicted.float() - target.float().repeat_interleave(group, dim=0)) / scale
     return difference.square().mean(dim=-1)
-
-
-class FrameReward:
-    """:func:`frame_scores` as a ``worldmodels.api.VerifiableReward``.
-
-    Observations are an image ``(H, W, 3)``, uint8 or float in 0..1, or a dict with ``"image"`` and, where
-    ``config.proprio`` is positive, ``"proprio"`` ``(D,)``. Consecutive transitions whose ``targets`` are one
-    object (the samples of a group) share the work on their target. A prediction without an observation counts
-    as the worst frame; the part ``"undecoded"`` is the share of those among the H frames.
-
-    Args:
-        config: Weights.
-        perceptual: Needed where ``config.lpips`` is positive.
-        device: Where the images are compared.
-    """
-
-    def __init__(
-        self,
-        config: FrameRewardConfig,
-        *,
-        perceptual: PerceptualDistance | None = None,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        if config.lpips > 0 and perceptual is None:
-            raise ValueError("config.lpips > 0 needs perceptual=Perceptual('alex' or 'vgg'); or set lpips=0")
-        self.config, self.perceptual, self.device = config, perceptual, device
-
-    def __call__(
-        self, predictions: Sequence[Sequence[Prediction]], transitions: Sequence[Transition]
-    ) -> list[Score]:
-        """One score per transition, parts unweighted. See ``worldmodels.api.VerifiableReward``.
-
-        Raises:
-            ValueError: A target is missing, counts or image sizes differ, or a score is not finite.
-        """
-        if len(predictions) != len(transitions):
-            raise ValueError(
-                f"{len(predictions)} predictions for {len(transitions)} transitions: give one each"
-            )
-        by_horizon: dict[int, list[int]] = {}
-        for row, (answers, transition) in enumerate(zip(predictions, transitions, strict=True)):
-            if transition.targets is None or not len(answers) == len(transition.targets) > 0:
-                known = "no targets" if transition.targets is None else f"{len(transition.targets)} targets"
-                raise ValueError(
-                    f"sample {row} has {len(answers)} predictions and {known}: give H >= 1 of each"
-                )
-            by_horizon.setdefault(len(answers), []).append(row)
-        scores: dict[int, Score] = {}
-        for rows in by_horizon.values():
-            answers_of = [predictions[row] for row in rows]
-            targets_of = [transitions[row].targets or () for row in rows]
-            scores.update(zip(rows, self._equal_horizons(answers_of, targets_of), strict=True))
-        return [scores[row] for row in range(len(transitions))]
-
-    def _equal_horizons(
-        self, predictions: Sequence[Sequence[Prediction]], targets: Sequence[Sequence[Observation]]
-    ) -> list[Score]:
-        questions = targets[:: _uniform_run_length(targets)]
-        target_images = np.stack([np.stack([_image(o) for o in row]) for row in questions])
-        nothing = np.zeros_like(target_images[0, 0])
-        answers = [[p.observation for p in row] for row in predictions]
-        images = np.stack([np.stack([nothing if o is None else _image(o) for o in row]) for row in answers])
-        predicted_proprio = target_proprio = None
-        if self.config.proprio > 0:
-            zeros = np.zeros(len(self.config.proprio_scale or ()), np.float32)
-            target_proprio = self._tensor([[_proprio(o) for o in row] for row in questions])
-            predicted_proprio = self._tensor(
-                [[zeros if o is None else _proprio(o) for o in row] for row in answers]
-            )
-        decoded = torch.tensor([[o is not None for o in row] for row in answers], device=self.device)
-        rewards, parts = frame_scores(
-            self._tensor(images).movedim(-1, -3),
-            self._tensor(target_images).movedim(-1, -3),
-            config=self.config,
-            perceptual=self.perceptual,
-            predicted_proprio=predicted_proprio,
-            target_proprio=target_proprio,
-            decoded=decoded,
-        )
-        parts = {**parts, "undecoded": (~decoded).float().mean(dim=1)}
-        return [
-            Score(value=float(reward), parts={name: float(part[row]) for name, part in parts.items()})
-            for row, reward in enumerate(rewards)
-        ]
-
-    def _tensor(self, values: Any) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32)).to(self.device)
-
-
-def _uniform_run_length(targets: Sequence[Sequence[Observation]]) -> int:
-    """G, if the rows come in runs of G that hold the same object; else 1."""
-    starts = [row for row in range(len(targets)) if row == 0 or targets[row] is not targets[row - 1]]
-    lengths = set(np.diff([*starts, len(targets)]).tolist())
-    return lengths.pop() if len(lengths) == 1 else 1
-
-
-def _image(observation: Observation) -> NDArray[np.float32]:
-    image = np.asarray(observation["image"] if isinstance(observation, Mapping) else observation)
-    if image.ndim != 3 or image.shape[-1] != 3:
-        raise ValueError(f"an image observation is {image.shape} {image.dtype}; frame rewards take (H, W, 3)")
-    return image.astype(np.float32) / np.float32(255) if image.dtype == np.uint8 else image.astype(np.float32)
-
-
-def _proprio(observation: Observation) -> NDArray[np.float32]:
-    if not isinstance(observation, Mapping) or "proprio" not in observation:
-        raise ValueError(
-            'config.proprio > 0 needs dict observations with a "proprio" entry; or set proprio=0'
-        )
-    return np.asarray(observation["proprio"], dtype=np.float32)
