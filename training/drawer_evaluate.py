@@ -22,6 +22,7 @@ from rlvr_envs.drawer_rules import HAND
 from training.drawer_metrics import DrawerInstruments
 from training.drawer_tables import (
     difference_table,
+    headline_table,
     long_table,
     window_table,
     with_distance,
@@ -177,7 +178,8 @@ def evaluate_drawer(
         *(long_table(long, bench.whole, horizon, seed=seed) for horizon in config.horizons),
     ]
     if compare:
-        tables.append(difference_table(short, bench.windows, compare, rewards, seed=seed))
+        differences = difference_table(short, bench.windows, compare, rewards, seed=seed)
+        tables += [headline_table(differences), differences]
     (split,) = {split_of(name) for name in data.ids}
     protocol = {
         "task": "drawer: prediction of recorded windows, and of simulated episodes under the same actions",

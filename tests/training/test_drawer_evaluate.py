@@ -176,6 +176,7 @@ def test_the_report_has_every_row_and_is_computed_once(data, model, instruments,
         "window-3",
         "long-1",
         "long-4",
+        "headline",
         "differences",
     ]
     rows = report.table("window-3").rows
@@ -195,6 +196,12 @@ def test_the_report_has_every_row_and_is_computed_once(data, model, instruments,
     assert long["recorded frames"]["sensitivity"].low == long["recorded frames"]["sensitivity"].high == 1
     assert long["recorded frames"]["lpips"].value == 0
     assert long["copy last frame"]["sensitivity"].value == 0
+    headlines, everything = (report.table(name).rows for name in ("headline", "differences"))
+    assert 0 < len(headlines) < len(everything)
+    assert {name.rsplit(": ")[1] for name in headlines} <= {
+        *("lpips", "repetition", "gripper_cm/moved", "drawer_mm/moved")
+    }
+    assert all(everything[name] == cells for name, cells in headlines.items())
     verdicts = {cells["verdict"] for cells in report.table("differences").rows.values()}
     assert verdicts == {"not distinguishable"}  # both are the same model
     stamps = {path.name: path.stat().st_size for path in tmp_path.iterdir()}

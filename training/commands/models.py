@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from worldmodels.language.slot_world import SlotWorldModel
     from worldmodels.video.multi_step_world import MultiStepWorldModel
     from worldmodels.video.object_world import ObjectWorldModel
+
+ModelT = TypeVar("ModelT")
 
 # The hoped-for better one first.
 PAIRS = (("pusht-rlvr", "pusht-base"), ("pusht-rlvr", "pusht-more-mle"))
@@ -22,53 +24,44 @@ TEXT_PAIRS = (("textgame-rlvr", "textgame-base"), ("textgame-rlvr", "textgame-mo
 
 
 def load_object_worlds(names: Sequence[str]) -> dict[str, ObjectWorldModel]:
-    """World models by the names they were asked for.
+    """World models of PushT by the names that tables show.
 
     Raises:
         FileNotFoundError: Nothing of that name.
-        ValueError: Another kind of model.
+        ValueError: Another kind of model, or two of one name.
     """
-    from worldmodels.checkpoints import load
     from worldmodels.video.object_world import ObjectWorldModel
 
-    loaded: dict[str, ObjectWorldModel] = {}
-    for name in names:
-        model = load(name)
-        if not isinstance(model, ObjectWorldModel):
-            raise ValueError(
-                f"{name!r} is a {type(model).__name__}; this command works on an ObjectWorldModel"
-            )
-        loaded[name] = model
-    return loaded
+    return _loaded(names, ObjectWorldModel)
 
 
 def load_multi_step_worlds(names: Sequence[str]) -> dict[str, MultiStepWorldModel]:
-    """World models of drawer frames by the names they were asked for; errors as for ``load_object_worlds``."""
-    from worldmodels.checkpoints import load
+    """The same for world models of drawer frames."""
     from worldmodels.video.multi_step_world import MultiStepWorldModel
 
-    loaded: dict[str, MultiStepWorldModel] = {}
-    for name in names:
-        model = load(name)
-        if not isinstance(model, MultiStepWorldModel):
-            raise ValueError(
-                f"{name!r} is a {type(model).__name__}; this command works on a MultiStepWorldModel"
-            )
-        loaded[name] = model
-    return loaded
+    return _loaded(names, MultiStepWorldModel)
 
 
 def load_slot_worlds(names: Sequence[str]) -> dict[str, SlotWorldModel]:
-    """World models of text games by the names they were asked for; errors as for ``load_object_worlds``."""
-    from worldmodels.checkpoints import load
+    """The same for world models of text games."""
     from worldmodels.language.slot_world import SlotWorldModel
 
-    loaded: dict[str, SlotWorldModel] = {}
+    return _loaded(names, SlotWorldModel)
+
+
+def _loaded(names: Sequence[str], kind: type[ModelT]) -> dict[str, ModelT]:
+    from worldmodels.checkpoints import load
+
+    loaded: dict[str, ModelT] = {}
     for name in names:
         model = load(name)
-        if not isinstance(model, SlotWorldModel):
-            raise ValueError(f"{name!r} is a {type(model).__name__}; this command works on a SlotWorldModel")
-        loaded[shown_name(name)] = model
+        if not isinstance(model, kind):
+            raise ValueError(
+                f"{name!r} is a {type(model).__name__}; this command works on models of the class {kind.__name__}"
+            )
+        if (shown := shown_name(name)) in loaded:
+            raise ValueError(f"two of the models are called {shown!r}; rename the folder of one")
+        loaded[shown] = model
     return loaded
 
 
