@@ -10,7 +10,7 @@ Absent on purpose: a limit of steps (the environment truncates), and any look at
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Hashable, Mapping, Set
 from dataclasses import dataclass
 
@@ -73,9 +73,7 @@ class TextPlanner:
         self._done: _Done | None = None
         self._next: deque[tuple[str, str]] = deque()  # actions, and what is predicted after each
         self._wrong: set[tuple[str, str]] = set()
-        self._refuted: defaultdict[str, set[Hashable]] = defaultdict(
-            set
-        )  # facts that an action did not bring about
+        self._refuted: dict[str, set[Hashable]] = {}  # facts that an action did not bring about
         self._barren: set[str] = set()  # states from which no way gains anything; nobody searches there again
         self._tries: Counter[tuple[str, str]] = Counter()
         self._done_so_far: Counter[str] = Counter()
@@ -109,7 +107,8 @@ class TextPlanner:
         if done.expected is not None and done.expected != text:
             self._wrong.add((done.before, done.action))
             promised, seen = (set(self.search.read(state).facts) for state in (done.expected, text))
-            self._refuted[done.action] |= promised - seen
+            if broken := promised - seen:
+                self._refuted.setdefault(done.action, set()).update(broken)
             self._next.clear()
 
     def _plan(self, text: str) -> None:

@@ -21,8 +21,8 @@ import numpy as np
 from rlvr_envs.drawer_rules import HAND
 from training.drawer_metrics import DrawerInstruments
 from training.drawer_tables import (
+    HEADLINES,
     difference_table,
-    headline_table,
     long_table,
     window_table,
     with_distance,
@@ -179,7 +179,7 @@ def evaluate_drawer(
     ]
     if compare:
         differences = difference_table(short, bench.windows, compare, rewards, seed=seed)
-        tables += [headline_table(differences), differences]
+        tables += [differences.headline("Drawer prediction: what changed", HEADLINES), differences]
     (split,) = {split_of(name) for name in data.ids}
     protocol = {
         "task": "drawer: prediction of recorded windows, and of simulated episodes under the same actions",

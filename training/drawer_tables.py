@@ -39,7 +39,7 @@ _METRIC_COLUMNS = (
     Column(key="following_cm", title="following cm", digits=1),
 )
 # The endpoint, what it costs or brings where something moves, and what the penalty is for.
-_HEADLINES = ("lpips", "gripper_cm/moved", "drawer_mm/moved", "repetition")
+HEADLINES = ("lpips", "gripper_cm/moved", "drawer_mm/moved", "repetition")
 _PICTURE = ("lpips", "mae", "mse", "psnr", "ssim")
 
 
@@ -209,16 +209,4 @@ def difference_table(
             "95 % paired bootstrap over episodes, metrics in their own units (not x100)",
             "the endpoint is LPIPS of sampled frames over the window; the others are not corrected for their number",
         ),
-    )
-
-
-def headline_table(differences: Table) -> Table:
-    """The few rows of a difference table that a claim may rest on."""
-    return replace(
-        differences,
-        name="headline",
-        title="Drawer prediction: what changed",
-        rows={
-            name: cells for name, cells in differences.rows.items() if name.rsplit(": ", 1)[1] in _HEADLINES
-        },
     )

@@ -25,12 +25,12 @@ from tqdm import tqdm
 
 from training.data import PushTData, pose_errors, pose_of, to_float
 from training.evaluate_tables import (
+    HEADLINES,
     BestOf,
     best_of_table,
     difference_table,
     gate_losses,
     gate_table,
-    headline_table,
     prediction_tables,
 )
 from training.predictors import (
@@ -251,7 +251,11 @@ def evaluate_prediction(
         tables.append(best_of_table(best, config.best_of, chosen.units, seed=config.bootstrap_seed))
     if compare:
         differences = difference_table(rows, windows, compare, config.reward, seed=config.bootstrap_seed)
-        tables += [headline_table(differences), differences]
+        endpoint = (
+            "the endpoint is LPIPS of sampled frames; the other rows are not corrected for their number"
+        )
+        headline = differences.headline("PushT prediction: what changed", HEADLINES, (endpoint,))
+        tables += [headline, differences]
     losses = {}
     for name, model in models.items():
         log = RowLog(
@@ -318,7 +322,7 @@ def _best_of(
             target_proprio=torch.from_numpy(part.proprio(part.history, 1)),
         )
         shape = (len(part), samples)
-        values = {"reward": rewards, "lpips": parts["lpips"]}
+        values = {"reward": rewards.mean(1), "lpips": parts["lpips"]}
         plain = {name: six_digits(value.double().numpy().reshape(shape)) for name, value in values.items()}
         log.add(block, {**plain, "seconds": seconds})
     parts_of = [log.parts[block] for block in numbered]

@@ -228,22 +228,6 @@ def difference_table(
 HEADLINES = ("lpips", "block_px/moved")
 
 
-def headline_table(differences: Table) -> Table:
-    """The few rows of a difference table that a claim may rest on, chosen before anything was measured."""
-    return replace(
-        differences,
-        name="headline",
-        title="PushT prediction: what changed",
-        rows={
-            name: cells for name, cells in differences.rows.items() if name.rsplit(": ", 1)[1] in HEADLINES
-        },
-        notes=(
-            *differences.notes,
-            "the endpoint is LPIPS of sampled frames; the other rows are not corrected for their number",
-        ),
-    )
-
-
 def _rewarded(metric: str, reward: FrameRewardConfig) -> bool:
     part = _REWARDED_BY.get(metric)
     return part is not None and getattr(reward, part) > 0

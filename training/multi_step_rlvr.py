@@ -26,7 +26,7 @@ from training.grpo_config import GRPOConfig
 from training.grpo_loop import Rollout
 from training.grpo_task import validation_answers
 from training.multi_step import FrameTokens, frame_nll, multi_step_gates
-from training.rewards.frames import FrameRewardConfig, frame_rewards
+from training.rewards.frames import FrameRewardConfig, frame_scores
 from worldmodels.generate import Forced, Sampled, generate
 from worldmodels.nets.llama import Llama
 from worldmodels.nets.perceptual import Perceptual
@@ -157,7 +157,7 @@ class MultiStepTask:
 
     def score(self, prompts: Sequence[Window], rollout: Rollout) -> tuple[Tensor, dict[str, Tensor]]:
         """Rewards ``(R, H)`` of decoded frames."""
-        return frame_rewards(
+        return frame_scores(
             self.decode(prompts, rollout.tokens),
             self.targets(prompts),
             config=self.recipe.reward,

@@ -13,8 +13,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -83,6 +83,11 @@ class Table:
     columns: tuple[Column, ...]
     rows: Mapping[str, Mapping[str, Cell]]
     notes: tuple[str, ...] = ()
+
+    def headline(self, title: str, metrics: Collection[str], notes: tuple[str, ...] = ()) -> Table:
+        """Of a table of differences, whose rows end in ``": METRIC"``: the few that a claim may rest on."""
+        rows = {name: cells for name, cells in self.rows.items() if name.rsplit(": ", 1)[-1] in metrics}
+        return replace(self, name="headline", title=title, rows=rows, notes=(*self.notes, *notes))
 
     def rich(self) -> RichTable:
         """For a ``rich`` console."""

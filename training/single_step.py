@@ -178,7 +178,7 @@ class SingleStepTask:
 
     @torch.no_grad()
     def score(self, prompts: Sequence[Window], rollout: Rollout) -> tuple[Tensor, dict[str, Tensor]]:
-        """Rewards of decoded frames."""
+        """Rewards ``(R, 1)`` of decoded frames."""
         parts = rollout.tokens.view(-1, *self._grid).split(self.recipe.decode_rows)
         decoded = torch.cat([self.tokenizer.decode(part) for part in parts]).clamp(0, 1)
         episodes = np.array([question.episode for question in prompts])

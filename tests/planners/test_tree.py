@@ -338,6 +338,21 @@ def test_where_nothing_else_is_left_a_broken_promise_is_believed_again():
     assert [plan.won for plan in policy.plans] == [True, False, True]
 
 
+def test_a_difference_that_breaks_no_promise_costs_no_second_search():
+    class Modest(LineWorldModel):
+        """Does not know that buttons light; promises a point for one."""
+
+        def _answer(self, text: str, action: str) -> Prediction:
+            return Prediction(observation=line(0, "z"), reward=1.0 * (action == "a"))
+
+    policy = TextPlanner(search(), Modest(), lambda text: ["a"])
+    assert policy.act(line()) == "a"
+    policy.act(line(0, "az"))  # all that was promised, and more
+    assert [len(plan.actions) for plan in policy.plans] == [1, 1]
+    policy.act(line(0, "az"))
+    assert [len(plan.actions) for plan in policy.plans] == [1, 1, 0]
+
+
 def test_what_was_tried_least_is_tried_where_nothing_gains():
     policy = TextPlanner(search(), LineWorldModel(), lambda text: ["a", "b", "c"])
     assert [policy.act(line(0, lights)) for lights in ("", "a", "ab", "abc")] == ["a", "b", "c", "a"]

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from training.rewards.frame_observations import FrameReward
-from training.rewards.frames import FrameRewardConfig, frame_rewards, frame_scores
+from training.rewards.frames import FrameRewardConfig, frame_scores
 from training.rewards.image_metrics import mae, mse, psnr, ssim
 from worldmodels.api import History, Prediction, Transition
 
@@ -72,7 +72,7 @@ def test_golden_multi_step_reward(loss, reduction, conformance):
     # Rows are scored target frame by target frame: (P, H, G).
     distances = torch.from_numpy(golden["msp_perceptual"]).unflatten(0, (2, 3)).transpose(1, 2)
     rewards, parts = frame_scores(predicted, targets, config=config, perceptual=RecordedDistances(distances))
-    np.testing.assert_allclose(rewards, golden[f"msp_{loss}_{reduction}_reward"], atol=1e-5)
+    np.testing.assert_allclose(rewards.mean(1), golden[f"msp_{loss}_{reduction}_reward"], atol=1e-5)
     if reduction == "mean":
         means = [float(parts[loss].mean()), float(parts["lpips"].mean())]
         np.testing.assert_allclose(means, golden[f"msp_{loss}_recon"], atol=1e-5)
@@ -90,7 +90,7 @@ def test_golden_single_step_reward(variant, conformance):
         config=FrameRewardConfig(**weights),
         perceptual=RecordedDistances(torch.from_numpy(golden["ss_perceptual"])),
     )
-    np.testing.assert_allclose(rewards, golden[f"ss_{variant}_reward"], atol=1e-5)
+    np.testing.assert_allclose(rewards.mean(1), golden[f"ss_{variant}_reward"], atol=1e-5)
     for name in parts.keys() - {"lpips"}:
         sign = -1 if name in ("ssim", "psnr") else 1
         np.testing.assert_allclose(sign * parts[name], golden[f"ss_component_{name}"], atol=1e-5)
@@ -100,14 +100,12 @@ def test_a_frame_is_rewarded_for_itself_and_pays_for_repeating_the_one_before():
     targets = torch.zeros(1, 3, 3, 12, 12)
     predicted = torch.zeros(1, 3, 3, 12, 12)
     predicted[:, 1:] = 0.5
-    rewards, parts = frame_rewards(
+    rewards, parts = frame_scores(
         predicted, targets, config=FrameRewardConfig(mae=1.0, lpips=0.0, repetition=0.2)
     )
     torch.testing.assert_close(rewards, torch.tensor([[0.0, -0.5, -0.5 - 0.2 * 3 / 2]]))
     assert parts["repetition"].tolist() == [0.5]
-    last, _ = frame_rewards(
-        predicted, targets, config=FrameRewardConfig(mae=1.0, lpips=0.0, reduction="last")
-    )
+    last, _ = frame_scores(predicted, targets, config=FrameRewardConfig(mae=1.0, lpips=0.0, reduction="last"))
     torch.testing.assert_close(last, torch.tensor([[0.0, 0.0, -1.5]]))
 
 
@@ -149,7 +147,7 @@ def test_perceptual_part_equals_the_metric_on_every_pair():
     config = FrameRewardConfig(mae=0.0, lpips=1.0)
     rewards, _ = frame_scores(predicted, targets, config=config, perceptual=perceptual)
     expected = perceptual.distance(predicted.flatten(0, 1), targets.repeat_interleave(3, 0).flatten(0, 1))
-    torch.testing.assert_close(rewards, -expected.view(6, 3).mean(1), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(rewards, -expected.view(6, 3), atol=1e-5, rtol=1e-5)
 
 
 def images(generator: np.random.Generator, count: int) -> list[np.ndarray]:

@@ -69,7 +69,7 @@ def test_equal_answers_get_equal_rewards(task):
     rollout = sample(task, prompts)
     same = dataclasses.replace(rollout, tokens=rollout.tokens[::4].repeat_interleave(4, 0))
     rewards, _ = task.score(prompts, same)
-    assert rewards.view(2, 4).std(dim=1).max() == 0
+    assert rewards.view(2, 4, -1).std(dim=1).max() == 0
 
 
 def test_questions_leave_room_for_history_and_horizon(task):

@@ -99,7 +99,7 @@ class FrameReward:
         parts = {**parts, "undecoded": (~decoded).float().mean(dim=1)}
         return [
             Score(value=float(reward), parts={name: float(part[row]) for name, part in parts.items()})
-            for row, reward in enumerate(rewards)
+            for row, reward in enumerate(rewards.mean(1))
         ]
 
     def _tensor(self, values: Any) -> Tensor:

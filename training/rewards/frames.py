@@ -124,38 +124,12 @@ def frame_scores(
             the worst possible one: error 1 in MAE, MSE, LPIPS and proprioception, 0 dB, SSIM 0.
 
     Returns:
-        Rewards ``(R,)`` float32, and the unweighted parts ``(R,)`` by name, each reduced over frames.
+        Rewards ``(R, H)`` float32, whose mean over H is the reward of a future, and the unweighted parts ``(R,)`` by
+        name, each reduced over frames. A frame's reward holds its share in the reduction, and H / (H - 1) of the
+        repetition penalty if it repeats the frame before.
 
     Raises:
         ValueError: Shapes or ranges do not fit, something needed is missing, or a reward is not finite.
-    """
-    rewards, parts = frame_rewards(
-        predicted,
-        targets,
-        config=config,
-        perceptual=perceptual,
-        predicted_proprio=predicted_proprio,
-        target_proprio=target_proprio,
-        decoded=decoded,
-    )
-    return rewards.mean(1), parts
-
-
-@torch.no_grad()
-def frame_rewards(
-    predicted: Tensor,
-    targets: Tensor,
-    *,
-    config: FrameRewardConfig,
-    perceptual: PerceptualDistance | None = None,
-    predicted_proprio: Tensor | None = None,
-    target_proprio: Tensor | None = None,
-    decoded: Tensor | None = None,
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """:func:`frame_scores` frame by frame: ``(R, H)``, whose mean over H is the reward of the future.
-
-    A frame's reward holds its share in the reduction over frames, and H / (H - 1) of the repetition penalty if it
-    repeats the frame before.
     """
     group = _group_size(predicted, targets)
     if not (targets.min() >= 0 and targets.max() <= 1):

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from worldmodels.api import History, Observation, RolloutState
+from worldmodels.nets.bfloat16 import painter
 from worldmodels.nets.kv_cache import KVCache
 from worldmodels.nets.llama import Llama
 from worldmodels.sampling import derive, sample, uniforms
@@ -192,9 +193,7 @@ class MultiStepWorldModel:
         """
         other = copy.copy(self)
         other.llama = self.llama.in_bfloat16()
-        # In this memory order convolutions need no copies; what GroupNorm loses by it is below bfloat16's rounding.
-        painter = copy.deepcopy(self.tokenizer).to(torch.bfloat16)
-        other._painter = painter.to(memory_format=torch.channels_last)
+        other._painter = painter(self.tokenizer)
         return other
 
     def encode(self, contexts: Sequence[Observation], frames: Sequence[Observation]) -> tuple[Tensor, Tensor]:

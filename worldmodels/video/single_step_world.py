@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from worldmodels.api import History, Observation, RolloutState
+from worldmodels.nets.bfloat16 import painter
 from worldmodels.nets.kv_cache import KVCache
 from worldmodels.nets.llama import Llama
 from worldmodels.sampling import derive, sample, uniforms
@@ -146,16 +147,10 @@ class SingleStepWorldModel:
         return self.llama.lm_head.weight.device
 
     def in_bfloat16(self) -> SingleStepWorldModel:
-        """A copy that predicts and decodes in bfloat16, at half the memory traffic.
-
-        Frames are still encoded in float32, so that their ids are exact; predicted ids are those of the rounded
-        transformer, and pixels differ a little. Old states belong to the old model.
-        """
+        """A copy that predicts and decodes in bfloat16, see ``MultiStepWorldModel.in_bfloat16``."""
         other = copy.copy(self)
         other.llama = self.llama.in_bfloat16()
-        # In this memory order convolutions need no copies; what GroupNorm loses by it is below bfloat16's rounding.
-        painter = copy.deepcopy(self.tokenizer).to(torch.bfloat16)
-        other._painter = painter.to(memory_format=torch.channels_last)
+        other._painter = painter(self.tokenizer)
         return other
 
     def encode(self, observations: Sequence[Observation]) -> Tensor:
