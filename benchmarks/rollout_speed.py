@@ -4,8 +4,10 @@
 
 Plain is what the published evaluation does for every frame: a fresh prefill of the whole window by transformers'
 ``generate``, then a decoder that computes the context's features again. Ours keeps keys and values from step to
-step and the context's features from frame to frame. Prints one table, with the limits of memory and arithmetic that
-it measures itself, and writes benchmarks/results/rollout-speed.json.
+step and the context's features from frame to frame, and takes the frame before as a guess of the next one where it
+has been a good one. Random weights hardly repeat an id when they are sampled, which is the worst case, and often do
+at temperature 0. Prints one table, with the limits of memory and arithmetic that it measures itself, and writes
+benchmarks/results/rollout-speed.json.
 """
 
 from __future__ import annotations
@@ -47,6 +49,7 @@ COLUMNS = (
     Column(key="decode", title="picture, s"),
     Column(key="total", title="frame, s"),
     Column(key="ratio", title="times plain", digits=1),
+    Column(key="repeated", title="ids as in the frame before, %", scale=100, digits=0),
     Column(key="memory_limit", title="reading the weights alone, s"),
     Column(key="bandwidth", title="GB/s", digits=0),
     Column(key="gemm", title="G multiply-adds/s", digits=0),
@@ -94,20 +97,24 @@ def plain_frame(
 
 
 def our_frames(
-    model: MultiStepWorldModel, frame: np.ndarray, frames: int, environments: int
-) -> tuple[float, float]:
-    """Seconds of generating and of decoding one frame of every environment, after the first one."""
+    model: MultiStepWorldModel, frame: np.ndarray, frames: int, environments: int, temperature: float
+) -> dict[str, float]:
+    """Seconds of generating and of decoding one frame of every environment, and the share of ids that repeat."""
     state = model.start([History(observations=[frame])] * environments, seeds=range(environments))
     action = np.zeros((environments, LAYOUT.action_dim), np.float32)
-    generating, decoding = [], []
+    found: dict[str, list[float]] = {"generate": [], "decode": [], "repeated": []}
+    before = state.groups[0].frames[:, -1]
     for _ in range(frames + 1):  # the first also prefills the context and computes its features
         started = time.perf_counter()
-        state, predictions = model.step(state, action, temperature=0.0)
-        generating.append(time.perf_counter() - started)
-        started = time.perf_counter()
+        state, predictions = model.step(state, action, temperature=temperature)
+        generated = time.perf_counter()
         predictions.observations()
-        decoding.append(time.perf_counter() - started)
-    return float(np.mean(generating[1:])), float(np.mean(decoding[1:]))
+        ids = state.groups[0].frames[:, -1]
+        found["generate"].append((generated - started) / environments)
+        found["decode"].append((time.perf_counter() - generated) / environments)
+        found["repeated"].append(float((ids == before).float().mean()))
+        before = ids
+    return {name: float(np.mean(values[1:])) for name, values in found.items()}
 
 
 def measured_rows(frames: int, environments: int, seed: int) -> dict[str, dict[str, Any]]:
@@ -121,31 +128,35 @@ def measured_rows(frames: int, environments: int, seed: int) -> dict[str, dict[s
     window = torch.from_numpy(generator.integers(0, LAYOUT.dynamic_vocab, (1, LAYOUT.prompt.stop)))
     weights = sum(parameter.numel() for parameter in llama.parameters())
 
-    def row(generating: float, decoding: float, count: int, dtype: torch.dtype) -> dict[str, Any]:
+    def row(seconds: dict[str, float], count: int, dtype: torch.dtype) -> dict[str, Any]:
         read, products = limits(dtype)
         # A token reads all weights once, however many environments share it.
         memory = LAYOUT.dynamic_tokens * weights * dtype.itemsize / read
         return {
-            "generate": generating / count,
-            "decode": decoding / count,
-            "total": (generating + decoding) / count,
+            **seconds,
+            "total": seconds["generate"] + seconds["decode"],
             "memory_limit": memory / count,
             "gemm": products / 1e9,
             "bandwidth": read / 1e9,
         }
 
     context = window[:, : LAYOUT.context_tokens]
-    plain = np.mean([plain_frame(theirs, tokenizer, window, context) for _ in range(frames)], axis=0)
+    generating, decoding = np.mean(
+        [plain_frame(theirs, tokenizer, window, context) for _ in range(frames)], axis=0
+    ).tolist()
+    plain = {"generate": generating, "decode": decoding}
     model = MultiStepWorldModel(tokenizer, llama, LAYOUT, RT1_BINS)
     half = model.in_bfloat16()
-    several = f"ours, bfloat16, {environments} environments, each"
     rows = {
-        "plain, float32": row(*plain.tolist(), 1, torch.float32),
-        "ours, float32": row(*our_frames(model, frame, frames, 1), 1, torch.float32),
-        "ours, bfloat16": row(*our_frames(half, frame, frames, 1), 1, torch.bfloat16),
-        several: row(*our_frames(half, frame, frames, environments), environments, torch.bfloat16),
+        "plain, float32, greedy": row(plain, 1, torch.float32),
+        "ours, float32, greedy": row(our_frames(model, frame, frames, 1, 0.0), 1, torch.float32),
+        "ours, bfloat16, sampled": row(our_frames(half, frame, frames, 1, 1.0), 1, torch.bfloat16),
+        "ours, bfloat16, greedy": row(our_frames(half, frame, frames, 1, 0.0), 1, torch.bfloat16),
+        f"ours, bfloat16, sampled, {environments} environments, each": row(
+            our_frames(half, frame, frames, environments, 1.0), environments, torch.bfloat16
+        ),
     }
-    base = rows["plain, float32"]["total"]
+    base = rows["plain, float32, greedy"]["total"]
     return {name: {**cells, "ratio": base / cells["total"]} for name, cells in rows.items()}
 
 

@@ -31,8 +31,8 @@ from training.provenance import weights_sha256
 from training.report import Cell, Column, Report, RowLog, Table, manifest
 from training.statistics import wilson_interval
 from training.text_data import HELD_OUT_GAME
+from training.text_slots import slot_world
 from worldmodels.api import History, WorldModel
-from worldmodels.checkpoints import load
 from worldmodels.language.game_state import GameState, parse_state
 from worldmodels.language.slot_world import SlotWorldModel
 
@@ -95,9 +95,7 @@ def at_random(game: Game, first: GameState, variation: int) -> dict[str, Any]:
 
 def sure(name: str, min_probability: float) -> SlotWorldModel:
     """A world model that says so where it is not sure."""
-    world = load(name)
-    if not isinstance(world, SlotWorldModel):
-        raise ValueError(f"{name} is a {type(world).__name__}; this benchmark searches in a SlotWorldModel")
+    world = slot_world(name)
     return SlotWorldModel(world.model, protocol=world.protocol, min_probability=min_probability)
 
 

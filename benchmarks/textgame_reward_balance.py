@@ -26,23 +26,13 @@ from training.run import Run
 from training.statistics import bootstrap_mean, paired_bootstrap
 from training.text_data import TextRows, load_rows
 from training.text_slot_rlvr import SlotTask
-from training.text_slots import answers_to
+from training.text_slots import answers_to, slot_world
 from training.textgame_recipes import RLVR
-from worldmodels.checkpoints import load
 from worldmodels.language.slot_model import SlotModel
-from worldmodels.language.slot_world import SlotWorldModel
 
 REWARDS = ("exact", "property")
 BALANCES = (40, 5)  # unchanged questions for every 100 changed ones
 GROUPS = ("all", "unchanged", "changed")
-
-
-def fresh(name: str) -> SlotModel:
-    """The base model."""
-    world = load(name)
-    if not isinstance(world, SlotWorldModel):
-        raise ValueError(f"{name} is a {type(world).__name__}; this experiment post-trains a SlotWorldModel")
-    return world.model
 
 
 def right(model: SlotModel, rows: TextRows, temperature: float) -> np.ndarray:
@@ -82,7 +72,7 @@ def main(
         threads: Threads of everything.
     """
     torch.set_num_threads(threads)
-    model = fresh(base)
+    model = slot_world(base).model
     prompts, digest = load_rows(data, "posttrain")
     train = TextRows.of(prompts, model.vocabulary, model.schema, max_answer=model.max_answer)
     validation_rows, validation_digest = load_rows(data, "validation")
@@ -135,7 +125,7 @@ def main(
                 "seeds": seeds,
                 "rows": rows,
             },
-            weights={base: weights_sha256(fresh(base))},
+            weights={base: weights_sha256(slot_world(base).model)},
             data={"folder": data.name, "posttrain": digest, "validation": validation_digest},
         ),
     )
@@ -153,7 +143,7 @@ def _post_trained(
     seed: int,
     digest: str,
 ) -> SlotModel:
-    model = fresh(base)
+    model = slot_world(base).model
     grpo = dataclasses.replace(RLVR.grpo, steps=steps, eval_every=0)
     recipe = dataclasses.replace(RLVR, grpo=grpo, reward=reward, unchanged_per_100=balance)
     identity = {"rlvr": recipe, "base": weights_sha256(model)}

@@ -24,9 +24,11 @@ from tqdm import tqdm
 
 from rlvr_envs.simulators.text_games.catalogue import GAMES
 from rlvr_envs.simulators.text_games.engine import Game, transitions
+from training.text_mistaken import MistakenConfig, mistaken_rows
 from training.text_searched import SearchedConfig, each_kind, searched_rows
 from worldmodels.language.compact_answers import name_within, write_compact
 from worldmodels.language.compact_questions import Question, Schema, ask
+from worldmodels.language.slot_world import SlotWorldModel
 from worldmodels.language.transitions import (
     GameTransition,
     read_transitions,
@@ -39,6 +41,7 @@ HELD_OUT_GAME = "measure-water"  # in no training or validation file
 SPLITS = ("train", "posttrain", "validation", "test")
 _FIRST_VARIATION = {"train": 0, "posttrain": 100_000, "validation": 200_000, "test": 300_000}
 _SEARCHED = 50_000  # variations are searched that are nobody's way
+_MISTAKEN = 75_000  # and a model is searched in others again
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +54,8 @@ class TextCollectConfig:
         random_shares: Way number n goes astray with probability ``random_shares[n % 4]`` at every step, see
             ``engine.transitions``; so does the way to where search number n begins.
         rows: Rows kept of each way besides its own steps, at most, see ``text_searched.each_kind``.
-        search: How much is searched and kept.
+        search: How much of the true games is searched and kept.
+        mistaken: How much of a model is searched and kept, see ``collect_mistaken``.
         held_out: The game that only the test split has.
     """
 
@@ -59,6 +63,7 @@ class TextCollectConfig:
     random_shares: tuple[float, float, float, float] = (0.0, 0.2, 0.5, 1.0)
     rows: int = 20
     search: SearchedConfig = field(default_factory=SearchedConfig)
+    mistaken: MistakenConfig = field(default_factory=MistakenConfig)
     held_out: str = HELD_OUT_GAME
 
 
@@ -76,6 +81,33 @@ def collect_text_games(folder: str | Path, config: TextCollectConfig) -> dict[st
         rows = _split_rows(split, config)
         counts[split] = write_transitions(path, tqdm(rows, desc=split, unit="row", disable=None))
     return counts
+
+
+def collect_mistaken(folder: str | Path, world: SlotWorldModel, config: TextCollectConfig) -> dict[str, int]:
+    """Write what searches in a model ask, for the files that a model is trained on; the number of rows of each.
+
+    The files lie beside the others, and training reads both. Files that are there stay.
+    """
+    folder = Path(folder)
+    counts: dict[str, int] = {}
+    for split in ("train", "posttrain"):
+        path = folder / f"{split}-mistaken.jsonl.gz"
+        if path.exists():
+            continue
+        rows = _mistaken_rows(split, world, config)
+        counts[path.name] = write_transitions(path, tqdm(rows, desc=path.stem, unit="row", disable=None))
+    return counts
+
+
+def _mistaken_rows(split: str, world: SlotWorldModel, config: TextCollectConfig) -> Iterator[GameTransition]:
+    number = max(1, round(config.variations * _SHARES[split]))
+    first = _FIRST_VARIATION[split] + _MISTAKEN
+    for name, game in GAMES.items():
+        if name == config.held_out:
+            continue
+        for variation in range(first, first + number):
+            share = config.random_shares[variation % len(config.random_shares)]
+            yield from mistaken_rows(game, variation, world, config.mistaken, random_share=share)
 
 
 def _split_rows(split: str, config: TextCollectConfig) -> Iterator[GameTransition]:

@@ -57,7 +57,7 @@ def searched_rows(
             instead of the solver's.
     """
     generator = np.random.default_rng([variation, zlib.crc32(game.name.encode()), 3])
-    first = _moment(game, variation, generator, random_share, config.moments)
+    first = moment_of(game, variation, generator, random_share, config.moments)
     world = _Recorder()
     search = TreeSearch(TreeConfig(budget_steps=config.budget, width=1))
     search.plan(world, History(observations=[first]), lambda text: valid_actions(game, parse_state(text)))
@@ -104,7 +104,7 @@ def kind_of(row: GameTransition) -> Hashable:
     return word, points, row.after.game_won, frozenset(touched.items()), tuple(added)
 
 
-def _moment(
+def moment_of(
     game: Game, variation: int, generator: np.random.Generator, random_share: float, moments: int
 ) -> GameState:
     """A state on a way through a game, before its end."""

@@ -18,9 +18,11 @@ from torch import Tensor
 from training.fit import FitConfig, fit
 from training.run import Run
 from training.text_data import LengthBatches, TextRows
+from worldmodels.checkpoints import load
 from worldmodels.language.answers import Answer
 from worldmodels.language.compact_answers import read_compact
 from worldmodels.language.slot_model import SlotModel, padded
+from worldmodels.language.slot_world import SlotWorldModel
 
 _AT_ONCE = 256
 
@@ -50,6 +52,18 @@ class SlotRecipe:
     decoder_layers: int = 2
     max_answer: int = 192
     validation_rows: int = 512
+
+
+def slot_world(name: str) -> SlotWorldModel:
+    """A bundled model or a checkpoint's folder as the kind of world model that recipes of text games train.
+
+    Raises:
+        ValueError: It is another kind.
+    """
+    world = load(name)
+    if not isinstance(world, SlotWorldModel):
+        raise ValueError(f"{name!r} is a {type(world).__name__}; give the checkpoint of a SlotWorldModel")
+    return world
 
 
 def train_slots(

@@ -23,15 +23,15 @@ from training.provenance import weights_sha256
 from training.run import Run
 from training.text_data import TextRows, language_of, load_rows
 from training.text_slot_rlvr import SlotRLVRRecipe, SlotTask
-from training.text_slots import SlotRecipe, exact_shares, train_slots
-from worldmodels.checkpoints import load, save
+from training.text_slots import SlotRecipe, exact_shares, slot_world, train_slots
+from worldmodels.checkpoints import save
 from worldmodels.language.slot_model import SlotModel
-from worldmodels.language.slot_world import SlotWorldModel, slot_config
+from worldmodels.language.slot_world import slot_config
 from worldmodels.language.transitions import GameTransition
 from worldmodels.nets.slot_transformer import SlotTransformerConfig
 
 _FIT = FitConfig(steps=5000, learning_rate=1.5e-3, decay_from=0.3, evaluate_every=1000, checkpoint_every=250)
-BASE = SlotRecipe(fit=dataclasses.replace(_FIT, steps=15_000))
+BASE = SlotRecipe(fit=dataclasses.replace(_FIT, steps=24_000))
 MORE_MLE = SlotRecipe(
     fit=FitConfig(steps=1500, learning_rate=4e-4, decay_from=0.2, evaluate_every=500, checkpoint_every=250)
 )
@@ -96,7 +96,7 @@ def textgame_base(job: Job) -> Path:
 
 def textgame_more_mle(job: Job) -> Path:
     """Control of post-training: more maximum likelihood on the prompts that it uses."""
-    base = _world(job.base or "textgame-base")
+    base = slot_world(job.base or "textgame-base")
     recipe = dataclasses.replace(MORE_MLE, fit=fitted(MORE_MLE.fit, job.steps))
     rows, data_hash = load_rows(job.data, _CONTROL_SPLIT)
     run = Run(
@@ -118,7 +118,7 @@ def textgame_rlvr(job: Job) -> Path:
 
 def post_train(job: Job, recipe: SlotRLVRRecipe, title: str) -> Path:
     """GRPO with any reward."""
-    base = _world(job.base or "textgame-base")
+    base = slot_world(job.base or "textgame-base")
     if job.steps is not None:
         recipe = dataclasses.replace(recipe, grpo=dataclasses.replace(recipe.grpo, steps=job.steps))
     rows, data_hash = load_rows(job.data, _CONTROL_SPLIT)
@@ -190,13 +190,6 @@ def _train_fresh(
 
 def _encoded(model: SlotModel, rows: list[GameTransition]) -> TextRows:
     return TextRows.of(rows, model.vocabulary, model.schema, max_answer=model.max_answer)
-
-
-def _world(name: str) -> SlotWorldModel:
-    model = load(name)
-    if not isinstance(model, SlotWorldModel):
-        raise ValueError(f"{name!r} is a {type(model).__name__}; this recipe post-trains a SlotWorldModel")
-    return model
 
 
 def _saved(job: Job, run: Run, model: SlotModel, validation: TextRows, title: str, protocol: Any) -> Path:

@@ -247,6 +247,24 @@ def test_training_after_inference():
     assert model.lm_head.weight.grad is not None
 
 
+@torch.no_grad()
+def test_positions_are_taken_back(model):
+    tokens = _tokens(1, 9)
+    old = model.new_cache(1, 20)
+    model(tokens[:, :4], old)
+    cache, expected = old.branch(), old.clone()
+    model(tokens[:, 4:7], cache)
+    cache.retract(2)
+    model(tokens[:, 4:5], expected)
+    memory = cache.keys.data_ptr()
+    torch.testing.assert_close(model(tokens[:, 7:], cache), model(tokens[:, 7:], expected))
+    assert cache.keys.data_ptr() == memory == old.keys.data_ptr()  # nothing was copied
+    with pytest.raises(ValueError, match="take back 0 of 4 positions, of 7 that are written"):
+        old.retract(0)
+    with pytest.raises(ValueError, match="take back 8 of 7"):
+        cache.retract(8)
+
+
 def test_bad_input(model):
     with pytest.raises(ValueError, match="either tokens or embeddings"):
         model(None)

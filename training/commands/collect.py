@@ -19,6 +19,7 @@ def collect(
     *,
     episodes: int = 1000,
     folder: Path | None = None,
+    world_model: str | None = None,
     seed: int = 0,
     processes: int = 2,
     threads: int = 1,
@@ -30,6 +31,8 @@ def collect(
         episodes: How many, rounded up to whole blocks (of 128, drawer: 32). A larger number later adds to the same
             folder. Text games: ways through each game in the training file; the other files have their shares.
         folder: Where to; None: data/DATASET.
+        world_model: Text games only: write two files more, with what searches in this model ask and what truly
+            happens, for training it again.
         seed: Of everything that is random; the data do not depend on the number of processes.
         processes: Worker processes; text games are made by one.
         threads: Threads of each.
@@ -40,8 +43,10 @@ def collect(
             raise ValueError(f"{name} is {value}; it must be at least 1")
     folder = folder or Path("data") / dataset
     if dataset == "textgame":
-        collect_text(folder, episodes, seed)
+        collect_text(folder, episodes, seed, world_model)
         return
+    if world_model is not None:
+        raise ValueError(f"--world-model is {world_model!r}; only text games are collected with a model")
     with on_interrupt(f"finished blocks are kept in {folder}; run the same command again to go on"):
         if dataset == "pusht":
             from training.collect import CollectConfig
@@ -59,16 +64,21 @@ def collect(
     console.print(f"data: {store.folder} ({len(store)} episodes, digest {store.digest()})")
 
 
-def collect_text(folder: Path, episodes: int, seed: int) -> None:
-    """Make transitions of the text games, a file for each split."""
-    from training.text_data import SPLITS, TextCollectConfig, collect_text_games, load_rows
+def collect_text(folder: Path, episodes: int, seed: int, world_model: str | None) -> None:
+    """Make transitions of the text games, a file for each split, or those that a model is asked by searches."""
+    from training.text_data import SPLITS, TextCollectConfig, collect_mistaken, collect_text_games, load_rows
+    from training.text_slots import slot_world
 
     if seed:
         raise ValueError(
             f"--seed is {seed}; text games are numbered variations and have no seed, leave it at 0"
         )
     with on_interrupt(f"finished files are kept in {folder}; run the same command again to go on"):
-        collect_text_games(folder, TextCollectConfig(variations=episodes))
+        config = TextCollectConfig(variations=episodes)
+        if world_model is None:
+            collect_text_games(folder, config)
+        else:
+            collect_mistaken(folder, slot_world(world_model), config)
     rows = []
     for split in SPLITS:
         found, digest = load_rows(folder, split)

@@ -171,6 +171,21 @@ class KVCache:
             raise ValueError(f"cannot truncate a cache of {self.length} positions to {length}")
         self.length = length
 
+    def retract(self, n: int) -> None:
+        """Take back the last n positions, as if they had never been appended: guesses that were wrong.
+
+        Only while no other cache has seen them: after :meth:`branch` it is too late.
+
+        Raises:
+            ValueError: there are fewer positions, or another cache has continued this one.
+        """
+        if not 0 <= n <= self.length or self._memory.written != self.length:
+            raise ValueError(
+                f"cannot take back {n} of {self.length} positions, of {self._memory.written} that are written"
+            )
+        self.length -= n
+        self._memory.written = self.length
+
     def _empty_like(self, batch_size: int, max_length: int | None) -> KVCache:
         """A cache of the same length whose values are still to be written."""
         max_length = self.max_length if max_length is None else max_length

@@ -25,10 +25,11 @@ from worldmodels.api import History, Observation, RolloutState
 from worldmodels.nets.bfloat16 import painter
 from worldmodels.nets.kv_cache import KVCache
 from worldmodels.nets.llama import Llama
-from worldmodels.sampling import derive, sample, uniforms
+from worldmodels.sampling import derive, uniforms
 from worldmodels.video.action_bins import ActionBins
 from worldmodels.video.compressive_tokenizer import CompressiveTokenizer, ContextFeatures
 from worldmodels.video.decoded_frames import DecodedFrames, checked_bins, checked_frames, frames_at_once
+from worldmodels.video.frame_ids import frame_ids
 from worldmodels.video.layouts import MultiStepLayout
 from worldmodels.video.rollout_rows import GroupedRows, checked_state, threads_for
 from worldmodels.video.state_reader import StateReader
@@ -303,26 +304,18 @@ class MultiStepWorldModel:
     def _decode_ids(
         self, group: _Rows, cache: KVCache, fed: Tensor, temperature: float
     ) -> tuple[Tensor, Tensor]:
-        layout, penalty = self.layout, self.repetition_penalty
-        index = torch.arange(layout.dynamic_tokens, device=self.device)
-        draws = uniforms(group.seeds[:, None], group.steps[:, None], index)
-        seen = None
-        if penalty != 1.0:
-            seen = torch.zeros(len(fed), layout.dynamic_vocab, dtype=torch.bool, device=self.device)
-            seen.scatter_(1, group.frames.flatten(1), True)
-        tokens, logprobs = [], []
-        for draw in draws.unbind(1):
-            logits = self.llama.logits(self.llama.hidden(fed, cache)[:, -1], layout.dynamic)
-            if seen is not None:
-                less = torch.where(logits < 0, logits * penalty, logits / penalty)
-                logits = torch.where(seen, less, logits)
-            token, logprob = sample(logits, draw, temperature=temperature, top_k=self.top_k)
-            fed = token[:, None]
-            if seen is not None:
-                seen.scatter_(1, fed, True)
-            tokens.append(token)
-            logprobs.append(logprob)
-        return torch.stack(tokens, 1), torch.stack(logprobs, 1)
+        index = torch.arange(self.layout.dynamic_tokens, device=self.device)
+        return frame_ids(
+            self.llama,
+            cache,
+            fed,
+            group.frames,
+            uniforms(group.seeds[:, None], group.steps[:, None], index),
+            self.layout.dynamic,
+            temperature=temperature,
+            top_k=self.top_k,
+            repetition_penalty=self.repetition_penalty,
+        )
 
     def _window(self, contexts: Sequence[_Context]) -> KVCache:
         """A cache with room for a window that holds the contexts."""

@@ -26,9 +26,10 @@ from worldmodels.api import History, Observation, RolloutState
 from worldmodels.nets.bfloat16 import painter
 from worldmodels.nets.kv_cache import KVCache
 from worldmodels.nets.llama import Llama
-from worldmodels.sampling import derive, sample, uniforms
+from worldmodels.sampling import derive, uniforms
 from worldmodels.video.action_bins import ActionBins
 from worldmodels.video.decoded_frames import DecodedFrames, checked_bins, checked_frames, frames_at_once
+from worldmodels.video.frame_ids import frame_ids
 from worldmodels.video.frame_tokenizer import FrameTokenizer
 from worldmodels.video.layouts import SingleStepLayout
 from worldmodels.video.rollout_rows import GroupedRows, checked_state, threads_for
@@ -219,23 +220,25 @@ class SingleStepWorldModel:
         index = torch.arange(layout.visual_tokens, device=self.device)
         draws = uniforms(group.seeds[:, None], group.steps[:, None], index)
         fed = torch.cat([bins + layout.visual_vocab, bins.new_full((len(bins), 1), layout.bos)], 1)
-        tokens, logprobs = [], []
         with threads_for(len(bins), self.llama):
             cache = self._prefilled(group)
-            for draw in draws.unbind(1):
-                logits = llama.logits(llama.hidden(fed, cache)[:, -1], layout.visual)
-                token, logprob = sample(logits, draw, temperature=temperature, top_k=self.top_k)
-                fed = token[:, None]
-                tokens.append(token)
-                logprobs.append(logprob)
-        frame = torch.stack(tokens, 1)
+            frame, logprobs = frame_ids(
+                llama,
+                cache,
+                fed,
+                group.frames,
+                draws,
+                layout.visual,
+                temperature=temperature,
+                top_k=self.top_k,
+            )
         later = _Rows(
             frames=torch.cat([group.frames[:, 1:], frame[:, None]], 1),
             actions=torch.cat([group.actions, bins[:, None]], 1)[:, 1:],
             seeds=group.seeds,
             steps=group.steps + 1,
         )
-        return later, (frame, torch.stack(logprobs, 1))
+        return later, (frame, logprobs)
 
     def _prefilled(self, group: _Rows) -> KVCache:
         """The cache of all frames and the actions between them, computed once for rows that have them in common."""
