@@ -1,7 +1,8 @@
 """Tree search over texts: which actions lead to the highest score that a world model predicts.
 
 Special: nodes are states, equal states are one node, and nothing is asked twice. Rollout states are immutable, so a
-node keeps its row, and a batch takes rows of any nodes, whatever their depths. First come the states with the
+node keeps its row, and a batch takes rows of any nodes, whatever their depths. Of several ways to a state the
+likeliest counts. First come the states with the
 highest score, among them those that say something new (best-first width search, Lipovetzky and Geffner 2017): where
 most actions are beside the point, novelty tells the others apart. At temperature 0 nothing is drawn, and ties are
 decided by depth and then by order, so that a search is deterministic.
@@ -44,6 +45,9 @@ class TreeConfig:
         batch_rows: At most so many are asked in one call of the world model.
         max_depth: No plan is longer.
         temperature: Of the world model; 0 takes the likeliest tokens.
+        doubt: A way that the world model itself finds less likely is not followed further, in [0, 1).
+        sure: The search ends at a victory that is at least so likely; one that is less likely may yet give way to
+            another. In [0, 1].
 
     Raises:
         ValueError: a setting is out of its range.
@@ -55,6 +59,8 @@ class TreeConfig:
     batch_rows: int = 64
     max_depth: int = 40
     temperature: float = 0.0
+    doubt: float = 0.05
+    sure: float = 0.8
 
     def __post_init__(self) -> None:
         if self.order not in get_args(TreeOrder):
@@ -66,6 +72,10 @@ class TreeConfig:
                 raise ValueError(f"TreeConfig.{name} must be at least 1, got {getattr(self, name)}")
         if not self.temperature >= 0:
             raise ValueError(f"TreeConfig.temperature must be at least 0, got {self.temperature}")
+        if not (0 <= self.doubt < 1 and 0 <= self.sure <= 1):
+            raise ValueError(
+                f"TreeConfig.doubt must be in [0, 1) and sure in [0, 1], got {self.doubt} and {self.sure}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +88,7 @@ class TextPlan:
         score: Predicted score gained, the sum of predicted rewards.
         won: Whether the last predicted state is a victory.
         terminated: Whether the episode ends there, by prediction.
+        probability: How likely the world model finds the whole way.
         model_steps: Predictions asked for, each for one state and action.
         expanded: States whose actions were asked for.
         states: Different states seen, the first included.
@@ -89,6 +100,7 @@ class TextPlan:
     score: float
     won: bool
     terminated: bool
+    probability: float
     model_steps: int
     expanded: int
     states: int
@@ -117,9 +129,11 @@ class TreeSearch:
         avoid: Collection[tuple[str, str]] = (),
         refuted: Mapping[str, Set[Hashable]] = MappingProxyType({}),
     ) -> TextPlan:
-        """The way to the first predicted victory, or to the highest predicted score within the budget.
+        """The way to the first sure victory, or to the highest score that may be expected within the budget.
 
-        Among equal scores a way that leaves the episode open comes first, then the shortest, then the first found.
+        Expected: predicted points, one more for a victory, times the way's probability: a search finds a model's
+        luckiest mistakes, and most of them are answers that it was not sure of. Among equals a way that leaves the
+        episode open comes first, then the shortest, then the first found.
 
         Args:
             world_model: Where to imagine. Its actions must be texts, and it must predict rewards.
@@ -149,29 +163,47 @@ class TreeSearch:
 
 @dataclass(eq=False, kw_only=True)
 class _Node:
-    """A state and the way to it.
+    """A state and the likeliest way to it.
 
     Attributes:
+        reading: What is seen in it.
+        terminated: Whether the episode ends there, by prediction.
+        score, probability, depth: Of the whole way.
+        edges: What was predicted from here: next node, action, reward and probability.
         facts: Numbers that stand for its facts.
         rollout, row: Where the world model goes on from, as long as anything is left to try.
         actions: What is left to try; None: nobody has asked yet.
     """
 
-    text: str
-    won: bool = False
+    reading: TextReading
     terminated: bool = False
     score: float = 0.0
+    probability: float = 0.0
     depth: int = 0
     parent: _Node | None = None
     action: str = ""
+    edges: list[tuple[_Node, str, float, float]] = field(default_factory=list)
     facts: tuple[int, ...] = ()
     rollout: RolloutState | None = None
     row: int = 0
     actions: list[str] | None = None
 
-    def value(self) -> tuple[bool, float, bool, int]:
-        """More is better."""
-        return self.won, self.score, not self.terminated, -self.depth
+    def lead(self, other: _Node, action: str, reward: float, probability: float) -> None:
+        """To another node; it, and all that comes after, is on this way if that is the likeliest.
+
+        A way never becomes likelier by coming back, so there are no circles.
+        """
+        self.edges.append((other, action, reward, probability))
+        moved = [(self, self.edges[-1])]
+        for node, (later, action, reward, probability) in moved:
+            if node.probability * probability > later.probability:
+                later.parent, later.action, later.depth = node, action, node.depth + 1
+                later.score, later.probability = node.score + reward, node.probability * probability
+                moved += [(later, edge) for edge in later.edges]
+
+    def value(self) -> tuple[float, bool, int]:
+        """More is better: points that may be expected, a victory being worth one more."""
+        return self.probability * (self.score + self.reading.won), not self.terminated, -self.depth
 
 
 class _Tree:
@@ -188,23 +220,25 @@ class _Tree:
         self._avoid, self._refuted = avoid, refuted
         self._novelty: dict[float, Novelty] = {}  # by score: after each point everything is new again
         self._numbers: dict[Hashable, int] = {}  # of facts
-        self._seen: set[str] = set()  # canonical texts, and what else was read as one of them
+        self._nodes: list[_Node] = []
+        self._known: dict[str, _Node] = {}  # by canonical text, and by what else was read as one
         self._open: list[tuple[float, int, int, int, _Node]] = []  # a heap
         self._steps = self._expanded = self._entered = self._errors = 0
-        self._states = 1
 
     def plant(self, observation: Observation, rollout: RolloutState) -> None:
         """The root."""
         reading = self._read(observation)
-        self._seen.add(reading.text)
-        self._best = _Node(text=reading.text, won=reading.won, terminated=reading.won, rollout=rollout)
+        root = _Node(reading=reading, terminated=reading.won, probability=1.0, rollout=rollout)
+        self._nodes.append(root)
+        self._known[reading.text] = root
         if not reading.won:
-            self._enter(self._best, reading)
+            self._enter(root)
 
     def next_pairs(self) -> list[tuple[_Node, str]]:
         """States and actions to predict together; none after a victory, or when nothing is left to try."""
         pairs: list[tuple[_Node, str]] = []
-        room = 0 if self._best.won else min(self._config.batch_rows, self._config.budget_steps - self._steps)
+        done = any(node.reading.won and node.probability >= self._config.sure for node in self._nodes)
+        room = 0 if done else min(self._config.batch_rows, self._config.budget_steps - self._steps)
         while self._open and len(pairs) < room:
             node = self._open[0][-1]
             if node.actions is None:
@@ -220,70 +254,69 @@ class _Tree:
     def grow(self, pairs: Sequence[tuple[_Node, str]], after: RolloutState, predictions: Predictions) -> None:
         """Add the new states among the predictions."""
         self._steps += len(pairs)
-        entering: list[tuple[int, _Node, TextReading]] = []
+        entering: list[tuple[int, _Node]] = []
         for row, (parent, action) in enumerate(pairs):
             prediction = predictions[row]
-            reading = self._new_reading(parent, action, prediction)
-            if reading is None:
+            reading = self._reading(prediction)
+            if reading is None or self._is_refuted(parent, action, reading):
                 continue
-            node = _Node(
-                text=reading.text,
-                won=reading.won,
-                terminated=prediction.terminated or reading.won,
-                score=parent.score + _reward(prediction),
-                depth=parent.depth + 1,
-                parent=parent,
-                action=action,
-            )
-            if node.value() > self._best.value():
-                self._best = node
-            if not node.terminated and node.depth < self._config.max_depth:
-                entering.append((row, node, reading))
-        kept = after.select([row for row, _, _ in entering]) if entering else None
-        for place, (_, node, reading) in enumerate(entering):
+            node = self._known.get(reading.text)
+            if node is None:
+                node = _Node(reading=reading, terminated=prediction.terminated or reading.won)
+                self._nodes.append(node)
+                self._known[reading.text] = node
+            doubted = node.probability <= self._config.doubt
+            parent.lead(node, action, _reward(prediction), prediction.probability)
+            believed = doubted and node.probability > self._config.doubt
+            if believed and not node.terminated and node.depth < self._config.max_depth:
+                entering.append((row, node))
+        kept = after.select([row for row, _ in entering]) if entering else None
+        for place, (_, node) in enumerate(entering):
             node.rollout, node.row = kept, place
-            self._enter(node, reading)
+            self._enter(node)
         for parent, _ in pairs:
             if not parent.actions:
                 parent.rollout, parent.facts = None, ()
 
     def plan(self) -> TextPlan:
         """The way to the best state."""
+        best = max(self._nodes, key=_Node.value)  # the first of equals
         way: list[_Node] = []
-        node: _Node | None = self._best
+        node: _Node | None = best
         while node is not None and node.parent is not None:
             way.insert(0, node)
             node = node.parent
         return TextPlan(
             actions=tuple(node.action for node in way),
-            observations=tuple(node.text for node in way),
-            score=self._best.score,
-            won=self._best.won,
-            terminated=self._best.terminated,
+            observations=tuple(node.reading.text for node in way),
+            score=best.score,
+            won=best.reading.won,
+            terminated=best.terminated,
+            probability=best.probability,
             model_steps=self._steps,
             expanded=self._expanded,
-            states=self._states,
+            states=len(self._known),
             errors=self._errors,
         )
 
     def _candidates(self, node: _Node) -> list[str]:
         """Proposed actions, each once."""
-        actions = self._propose(node.text)
+        actions = self._propose(node.reading.text)
         if isinstance(actions, str) or not all(isinstance(action, str) for action in actions):
             raise ValueError(f"propose returned {str(actions)[:80]!r}; it must return a sequence of texts")
-        return [action for action in dict.fromkeys(actions) if (node.text, action) not in self._avoid]
+        return [action for action in dict.fromkeys(actions) if (node.reading.text, action) not in self._avoid]
 
     def _is_refuted(self, parent: _Node, action: str, reading: TextReading) -> bool:
         """Whether the action is said to have done what it does not do."""
         facts = self._refuted.get(action)
         claimed = facts & set(reading.facts) if facts else set()
-        return bool(claimed) and not claimed <= set(self._read(parent.text).facts)
+        return bool(claimed) and not claimed <= set(parent.reading.facts)
 
-    def _new_reading(self, parent: _Node, action: str, prediction: Prediction) -> TextReading | None:
-        """What is predicted, or None if it is known already, cannot be read or is not believed."""
+    def _reading(self, prediction: Prediction) -> TextReading | None:
+        """What is predicted, or None if it cannot be read."""
         observation = prediction.observation
-        if isinstance(observation, str) and observation in self._seen:  # most are; reading takes time
-            return None
+        if isinstance(observation, str) and observation in self._known:  # most are; reading takes time
+            return self._known[observation].reading
         try:
             if (
                 observation is None
@@ -291,29 +324,24 @@ class _Tree:
                 or not math.isfinite(prediction.reward or 0)
             ):
                 raise ValueError(prediction.error)
-            reading = self._read(observation)
+            return self._read(observation)
         except ValueError:
             self._errors += 1
             return None
-        if self._is_refuted(parent, action, reading):
-            return None
-        known = reading.text in self._seen
-        self._seen.update({reading.text, observation} if isinstance(observation, str) else {reading.text})
-        self._states += not known
-        return None if known else reading
 
-    def _enter(self, node: _Node, reading: TextReading) -> None:
+    def _enter(self, node: _Node) -> None:
         """Make a state wait for its turn."""
         order = self._config.order
         rank = 0
         if order == "novelty":
             number = self._numbers
-            node.facts = tuple(number.setdefault(fact, len(number)) for fact in reading.facts)
+            node.facts = tuple(number.setdefault(fact, len(number)) for fact in node.reading.facts)
             parent = node.parent
             known = parent.facts if parent is not None and parent.score == node.score else ()
             novelty = self._novelty.setdefault(node.score, Novelty(width=self._config.width))
             rank = novelty.rank(node.facts, known)
-        score = 0.0 if order == "depth" else -node.score
+        # An unlikely point draws nobody into its neighbourhood.
+        score = 0.0 if order == "depth" else -float(round(node.probability * node.score))
         heapq.heappush(self._open, (score, rank, node.depth, self._entered, node))
         self._entered += 1
 

@@ -88,12 +88,15 @@ class Prediction:
         reward: Predicted reward, where the model predicts one.
         terminated: Predicted end of the episode.
         error: Why ``observation`` is None, in words; None when all is well.
+        probability: How likely the model finds this answer among all that it could give, in [0, 1]; 1 where it does
+            not say.
     """
 
     observation: Observation | None
     reward: float | None = None
     terminated: bool = False
     error: str | None = None
+    probability: float = 1.0
 
 
 @runtime_checkable

@@ -220,9 +220,59 @@ def test_nothing_is_tried_after_what_an_action_is_known_not_to_do():
     assert plan(refuted={"right": {"a"}}, at=line(0, "a")).won  # it was so before
 
 
+class UnsureWorldModel(LineWorldModel):
+    """Not sure of jumps."""
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        self.probability = probability
+
+    def _answer(self, text: str, action: str) -> Prediction:
+        return replace(
+            super()._answer(text, action), probability=self.probability if action == "jump" else 1.0
+        )
+
+
+def moves(text: str) -> list[str]:
+    return ["jump", "left", "right"]
+
+
+@every_order
+def test_a_sure_way_comes_before_a_short_one(order):
+    found = plan(UnsureWorldModel(0.6), proposed=moves, order=order)
+    assert found.actions == ("right",) * 6
+    assert found.probability == 1
+
+
+def test_a_search_ends_at_a_victory_that_is_sure_enough():
+    long, short = (
+        plan(UnsureWorldModel(0.9), proposed=moves, order="depth", batch_rows=1, sure=sure)
+        for sure in (0.95, 0.85)
+    )
+    assert (long.actions, long.probability) == (("right",) * 6, 1)
+    assert (short.actions, short.probability) == (("jump", "right", "right"), 0.9)
+    assert short.model_steps < long.model_steps
+
+
+def test_an_unlikely_gain_is_better_than_none():
+    found = plan(UnsureWorldModel(0.1), at=line(5), proposed=lambda text: ["jump"], max_depth=1)
+    assert (found.actions, found.score, found.probability) == (("jump",), 1, 0.1)
+
+
+def test_what_is_doubted_is_not_followed():
+    model = UnsureWorldModel(0.3)
+    assert not plan(model, proposed=moves, doubt=0.5, budget_steps=6, batch_rows=1, order="depth").won
+    assert ("4 ", "right") not in model.asked
+    believed = UnsureWorldModel(0.6)
+    plan(believed, proposed=moves, doubt=0.5, budget_steps=9, batch_rows=1, order="depth")
+    assert ("4 ", "right") in believed.asked
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"doubt": 1.0}, "doubt must be in"),
+        ({"sure": 1.5}, "sure in"),
         ({"order": "best"}, "order is 'best'"),
         ({"width": 3}, "width must be 1 or 2"),
         ({"budget_steps": 0}, "budget_steps must be at least 1"),

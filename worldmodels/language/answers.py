@@ -50,10 +50,12 @@ class Answer:
     Attributes:
         state: The next state, or None.
         error: Why there is none, in words; None when all is well.
+        probability: How likely the model found this answer, in [0, 1]; 1 where nobody says.
     """
 
     state: GameState | None = None
     error: str | None = None
+    probability: float = 1.0
 
 
 def read_answer(text: str, before: GameState) -> Answer:

@@ -119,6 +119,7 @@ class StatePredictions:
             observation=answer.state.to_text(),
             reward=float(answer.state.score - before.score),
             terminated=answer.state.game_over,
+            probability=answer.probability,
         )
 
     def observations(self) -> list[Observation]:
@@ -225,7 +226,8 @@ class SlotWorldModel:
                         error=f"the answer has a probability of {probability:.2f}, less than {self.min_probability}"
                     )
                 else:
-                    answers[row] = read_compact(tokens, rows.states[row], self.model.vocabulary)
+                    answer = read_compact(tokens, rows.states[row], self.model.vocabulary)
+                    answers[row] = replace(answer, probability=probability)
         return [answers[row] for row in part]
 
 

@@ -15,10 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from worldmodels.nets.conv import NORM_EPS, Encoder, MidBlock, UpBlock, conv2d
+from worldmodels.nets.conv import NORM_EPS, Encoder, MidBlock, UpBlock, conv2d, normed_silu
 from worldmodels.nets.cross_attention import CrossAttentions, KeysValues
 
 
@@ -105,7 +104,7 @@ class Decoder(nn.Module):
 
     def head(self, x: Tensor) -> Tensor:
         """Last norm and convolution."""
-        out: Tensor = self.conv_out(F.silu(self.conv_norm_out(x)))
+        out: Tensor = self.conv_out(normed_silu(self.conv_norm_out, x))
         return out
 
 

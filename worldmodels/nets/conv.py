@@ -51,6 +51,15 @@ def linear(in_features: int, out_features: int) -> nn.Linear:
     return layer
 
 
+def normed_silu(norm: nn.GroupNorm, x: Tensor) -> Tensor:
+    """SiLU of a normed map, in the norm's own memory where no gradient needs it.
+
+    Fresh memory for a large map costs as much time as filling it.
+    """
+    normed: Tensor = norm(x)
+    return F.silu(normed, inplace=not normed.requires_grad)
+
+
 @torch.no_grad()
 def initialise(module: nn.Module, seed: int) -> None:
     """Draw every convolution and linear layer from torch's default law, U(+-1/sqrt(fan in)), as a function of
@@ -87,8 +96,9 @@ class ResnetBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``(B, in, h, w)`` to ``(B, out, h, w)``."""
-        residual = self.conv2(F.silu(self.norm2(self.conv1(F.silu(self.norm1(x))))))
-        return (x if self.conv_shortcut is None else self.conv_shortcut(x)) + residual
+        residual = self.conv2(normed_silu(self.norm2, self.conv1(normed_silu(self.norm1, x))))
+        shortcut = x if self.conv_shortcut is None else self.conv_shortcut(x)
+        return shortcut + residual if residual.requires_grad else residual.add_(shortcut)
 
 
 class Attention(nn.Module):
@@ -231,5 +241,5 @@ class Encoder(nn.Module):
 
     def head(self, x: Tensor) -> Tensor:
         """Last norm and convolution."""
-        out: Tensor = self.conv_out(F.silu(self.conv_norm_out(x)))
+        out: Tensor = self.conv_out(normed_silu(self.conv_norm_out, x))
         return out

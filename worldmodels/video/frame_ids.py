@@ -65,28 +65,30 @@ def frame_ids(
         seen = torch.zeros(B, vocab.stop, dtype=torch.bool, device=fed.device)
         seen.scatter_(1, frames.flatten(1), True)
     ids, logprobs = torch.empty_like(draws, dtype=torch.int64), torch.empty_like(draws, dtype=torch.float32)
+    cache.reserve(0)  # whatever memory it needs of its own must be usual memory
     at = 0
-    while at < K:
-        more = min(guesses, K - at - 1)
-        asked = torch.cat([fed, previous[:, at : at + more]], 1) if more else fed
-        # One row per id asked for: with guesses there is a single row of ids.
-        states = llama.hidden(asked, cache)[:, -1 - more :].flatten(0, 1)
-        logits = llama.logits(states, vocab)
-        if seen is not None:
-            less = torch.where(logits < 0, logits * repetition_penalty, logits / repetition_penalty)
-            logits = torch.where(seen, less, logits)
-        drawn, likely = sample(
-            logits, draws[:, at : at + 1 + more].flatten(), temperature=temperature, top_k=top_k
-        )
-        drawn, likely = drawn.view(B, -1), likely.view(B, -1)
-        right = _leading(drawn[:, :more] == previous[:, at : at + more]) if more else 0
-        cache.retract(more - right)
-        ids[:, at : at + right + 1] = drawn[:, : right + 1]
-        logprobs[:, at : at + right + 1] = likely[:, : right + 1]
-        fed = drawn[:, right : right + 1]
-        if seen is not None:
-            seen.scatter_(1, fed, True)  # right guesses stand in the frame before
-        at += right + 1
+    with torch.inference_mode():  # a tenth of a small model's time
+        while at < K:
+            more = min(guesses, K - at - 1)
+            asked = torch.cat([fed, previous[:, at : at + more]], 1) if more else fed
+            # One row per id asked for: with guesses there is a single row of ids.
+            states = llama.hidden(asked, cache)[:, -1 - more :].flatten(0, 1)
+            logits = llama.logits(states, vocab)
+            if seen is not None:
+                less = torch.where(logits < 0, logits * repetition_penalty, logits / repetition_penalty)
+                logits = torch.where(seen, less, logits)
+            drawn, likely = sample(
+                logits, draws[:, at : at + 1 + more].flatten(), temperature=temperature, top_k=top_k
+            )
+            drawn, likely = drawn.view(B, -1), likely.view(B, -1)
+            right = _leading(drawn[:, :more] == previous[:, at : at + more]) if more else 0
+            cache.retract(more - right)
+            ids[:, at : at + right + 1] = drawn[:, : right + 1]
+            logprobs[:, at : at + right + 1] = likely[:, : right + 1]
+            fed = drawn[:, right : right + 1]
+            if seen is not None:
+                seen.scatter_(1, fed, True)  # right guesses stand in the frame before
+            at += right + 1
     return ids, logprobs
 
 

@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from worldmodels.nets.conv import NORM_EPS, Encoder, MidBlock, UpBlock, conv2d, initialise
+from worldmodels.nets.conv import NORM_EPS, Encoder, MidBlock, UpBlock, conv2d, initialise, normed_silu
 from worldmodels.nets.fsq import FSQ, LEVELS_BY_BITS
 from worldmodels.nets.weights import fill, read_tensors
 
@@ -115,7 +114,7 @@ class Decoder(nn.Module):
         x = self.mid_block(self.conv_in(x))
         for block in self.up_blocks:
             x = block(x)
-        out: Tensor = self.conv_out(F.silu(self.conv_norm_out(x)))
+        out: Tensor = self.conv_out(normed_silu(self.conv_norm_out, x))
         return out
 
 
