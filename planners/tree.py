@@ -2,10 +2,9 @@
 
 Special: nodes are states, equal states are one node, and nothing is asked twice. Rollout states are immutable, so a
 node keeps its row, and a batch takes rows of any nodes, whatever their depths. Of several ways to a state the
-likeliest counts. First come the states with the
-highest score, among them those that say something new (best-first width search, Lipovetzky and Geffner 2017): where
-most actions are beside the point, novelty tells the others apart. At temperature 0 nothing is drawn, and ties are
-decided by depth and then by order, so that a search is deterministic.
+likeliest counts. First come the states with the highest score, among them those that say something new (best-first
+width search, Lipovetzky and Geffner 2017): where most actions are beside the point, novelty tells the others apart. At
+temperature 0 nothing is drawn, and ties are decided by depth and then by order, so that a search is deterministic.
 
 Absent on purpose: rules and actions of any game (a callable proposes actions), learned values, a second look at a
 state that is reached again with a higher score, and Monte Carlo tree search: in a trial on the true games, ten
