@@ -93,10 +93,10 @@ def at_random(game: Game, first: GameState, variation: int) -> dict[str, Any]:
     return {"won": state.game_won, "score": float(state.score), "steps": steps, "model_steps": 0}
 
 
-def sure(name: str, min_probability: float) -> SlotWorldModel:
-    """A world model that says so where it is not sure."""
+def unsure(name: str, views: int) -> SlotWorldModel:
+    """A world model that asks itself again what promises points."""
     world = slot_world(name)
-    return SlotWorldModel(world.model, protocol=world.protocol, min_probability=min_probability)
+    return SlotWorldModel(world.model, protocol=world.protocol, views=views)
 
 
 def _propose(game: Game) -> Any:
@@ -107,7 +107,7 @@ def main(
     models: tuple[str, ...] = ("textgame-base", "textgame-rlvr"),
     variations: int = 2,
     budget: int = 3000,
-    min_probability: float = 0.0,
+    views: int = 8,
     folder: Path = Path("runs/textgame-planning"),
     threads: int = 1,
 ) -> None:
@@ -117,7 +117,7 @@ def main(
         models: World models beside the oracle and random play.
         variations: Of every game.
         budget: Predictions of one search.
-        min_probability: Answers that a world model finds less likely are not believed.
+        views: Other numberings of a state's objects in which promised points are asked for again.
         folder: Where finished games are kept.
         threads: Threads of everything.
     """
@@ -125,7 +125,7 @@ def main(
     search = TreeSearch(TreeConfig(budget_steps=budget))
     worlds: dict[str, WorldModel] = {
         "oracle": TextGameWorld(),
-        **{name: sure(name, min_probability) for name in models},
+        **{name: unsure(name, views) for name in models},
     }
     hashes = {
         name: weights_sha256(world.model)
@@ -140,7 +140,7 @@ def main(
         "variations": [FIRST_VARIATION + number for number in range(variations)],
         "max_steps": MAX_STEPS,
         "max_plans": MAX_PLANS,
-        "min_probability": min_probability,
+        "views": views,
     }
     outcomes: dict[str, dict[str, dict[str, Any]]] = {}
     rows = [("random", "")] + [(world, way) for world in worlds for way in ways]
@@ -170,8 +170,8 @@ def main(
         rows={title: _cells(parts) for title, parts in outcomes.items()},
         notes=(
             "Wilson's 95 % intervals over games and variations",
-            f"answers with a probability below {min_probability} are not believed; at most {budget} predictions per"
-            f" search; plans anew: at most {MAX_PLANS} searches and {MAX_STEPS} actions",
+            f"promised points are asked for again in {views} other numberings of the objects; at most {budget}"
+            f" predictions per search; plans anew: at most {MAX_PLANS} searches and {MAX_STEPS} actions",
         ),
     )
     report = Report(

@@ -82,7 +82,7 @@ class _Listener(SlotWorldModel):
     """A model, and all that it was asked and said."""
 
     def __init__(self, world: SlotWorldModel) -> None:
-        super().__init__(world.model, protocol=world.protocol, min_probability=world.min_probability)
+        super().__init__(world.model, protocol=world.protocol)
         self.asked: list[tuple[GameState, str, GameState | None]] = []
 
     def step(

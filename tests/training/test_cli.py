@@ -25,6 +25,7 @@ from training.readers import PoseReader, PoseReaderConfig
 from worldmodels.api import Episode
 from worldmodels.checkpoints import save, tokenizer_config, world_config
 from worldmodels.episodes import EpisodeStore, write_all
+from worldmodels.language.slot_world import slot_config
 from worldmodels.video.global_tokenizer import GlobalTokenizer, GlobalTokenizerConfig
 from worldmodels.video.object_dynamics import ObjectDynamics, ObjectDynamicsConfig
 from worldmodels.video.object_world import ObjectWorldModel
@@ -220,6 +221,18 @@ def test_collect_text_games(capsys, tmp_path):
         "validation.jsonl.gz",
     ]
     assert "have no seed" in refused(capsys, "collect", "textgame", "--seed", 1, "--folder", folder)
+
+    model = tiny_slot_world().model
+    save(tmp_path / "tiny", model, {**slot_config(model), "protocol": {}}, card="tiny\n")
+    more = ("--episodes", 1, "--folder", folder, "--world-model")
+    status, _, error = run(capsys, "collect", "textgame", *more, tmp_path / "tiny")
+    assert status == 0, error
+    assert {path.name for path in folder.glob("*-mistaken*")} == {
+        "posttrain-mistaken.jsonl.gz",
+        "train-mistaken.jsonl.gz",
+    }
+    assert "SlotWorldModel" in refused(capsys, "collect", "textgame", *more, "pusht-base")
+    assert "only text games" in refused(capsys, "collect", "pusht", *more, tmp_path / "tiny")
 
 
 def test_play_shows_the_dream_beside_the_truth(capsys, tmp_path, checkpoint):

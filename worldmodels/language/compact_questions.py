@@ -1,9 +1,12 @@
-"""What a small model sees of a game state and an action: a position per object, one for the score, one per word.
+"""What a small model sees of a game state and an action: a position per object, one for the score, one per word of
+the action, one per entry of a chart.
 
 Special: a position is a bag of hashed facts (words of the name, property and value, digits of numbers) and of
 relations to other objects (where it is, whom a property names), so a state of 15 objects costs 15 positions however
 much it says. Objects are named by their place only: other names and uuids change nothing but hashes of words.
-A property that never varied in training is left out for types that training knew, and shown for others.
+A property that never varied in training is left out for types that training knew, and shown for others. A property
+whose name is several words ("blue + red") is an entry of a chart, which as a single fact would have to be learned by
+heart.
 
 Absent: torch and the network (``worldmodels.nets.slot_transformer``).
 """
@@ -26,6 +29,7 @@ from worldmodels.language.game_state import GameObject, GameState, same_value
 NUM_FEATURES = 8192  # buckets of hashed facts
 NUM_RELATIONS = 256  # buckets of hashed kinds of relation
 MAX_ACTION_WORDS = 24
+MAX_CHART_ENTRIES = 24
 MAX_ACTION_CHARS = 1000
 _ID_SUFFIX = re.compile(r" \(ID: \d+\)$")
 _MARK = "\0"
@@ -33,7 +37,7 @@ _MARK = "\0"
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """A state and an action as numbers. Positions: the objects by uuid, the score, the action's words.
+    """A state and an action as numbers. Positions: objects by uuid, the score, the action's words, entries of charts.
 
     Attributes:
         objects: Number of objects, the first positions.
@@ -124,6 +128,9 @@ def ask(state: GameState, action: str, schema: Schema) -> Question:
         else:
             digits = _number_facts("word", int(word)) if word.isdecimal() and len(word) < 7 else ()
             facts.append([_bucket(fact) for fact in (at, f"word={word}", *digits)])
+    for own, about in _chart_entries(state, order, schema, by_name):
+        relations += [(len(facts), _kind(kind), other) for kind, other in about]
+        facts.append([_bucket(fact) for fact in own])
     return Question(
         objects=len(order),
         starts=np.cumsum([0, *map(len, facts)]),
@@ -158,6 +165,32 @@ def _object_facts(
                 if isinstance(leaf, str) and " " in leaf:
                     facts += [f"{path} has {word}" for word in leaf.split(" ")[:12]]
     return facts, relations
+
+
+def _chart_entries(
+    state: GameState, order: Sequence[int], schema: Schema, by_name: Mapping[str, int]
+) -> list[tuple[list[str], list[tuple[str, int]]]]:
+    """Facts and relations of the properties whose names are several words, the first so many of all objects."""
+    entries: list[tuple[list[str], list[tuple[str, int]]]] = []
+    for place, uuid in enumerate(order):
+        item = state.objects[uuid]
+        for key, value in item["properties"].items():
+            if (
+                " " not in key
+                or not schema.shows(item["type"], key)
+                or not isinstance(value, str | int | float)
+            ):
+                continue
+            facts = ["an entry", *(f"entry of {word}" for word in dict.fromkeys(key.split(" ")))]
+            about = [("entry in", place)]
+            if isinstance(value, str) and value in by_name:
+                about.append(("entry", by_name[value]))
+            elif isinstance(value, str | bool):
+                facts.append(f"entry={value}")
+            else:
+                facts += _number_facts("entry", value)
+            entries.append((facts, about))
+    return entries[:MAX_CHART_ENTRIES]
 
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:

@@ -9,6 +9,7 @@ Absent: rules of any game, and the valid actions, which a world model does not k
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -20,8 +21,9 @@ from numpy.typing import NDArray
 from worldmodels.api import History, Observation, Prediction, RolloutState
 from worldmodels.language.answers import Answer
 from worldmodels.language.compact_answers import read_compact
-from worldmodels.language.compact_questions import Schema, ask
+from worldmodels.language.compact_questions import Question, Schema, ask
 from worldmodels.language.game_state import GameState, parse_state
+from worldmodels.language.renumbering import another_numbering, renumbered, renumbered_text
 from worldmodels.language.slot_model import SlotModel
 from worldmodels.language.words import Vocabulary
 from worldmodels.nets.slot_transformer import SlotTransformerConfig
@@ -140,11 +142,12 @@ class SlotWorldModel:
     Args:
         model: Speaks.
         protocol: What the model was trained for; an environment that asks for something else refuses it.
-        min_probability: An answer that the model itself finds less likely is an error, in [0, 1). A search tries
-            thousands of actions and believes the luckiest mistake; where the model is sure, it is rarely wrong.
+        views: An answer that promises points is asked for again in so many other numberings of the state's objects,
+            and its probability is the share of all that agree; 0 leaves it at the model's own probability. A search
+            tries thousands of actions and finds the luckiest mistakes, and many do not survive renumbering.
 
     Raises:
-        ValueError: ``min_probability`` is not in [0, 1).
+        ValueError: ``views`` is negative.
     """
 
     history_length = 1
@@ -155,13 +158,13 @@ class SlotWorldModel:
         model: SlotModel,
         *,
         protocol: Mapping[str, Any] | None = None,
-        min_probability: float = 0.0,
+        views: int = 0,
     ) -> None:
-        if not 0 <= min_probability < 1:
-            raise ValueError(f"min_probability is {min_probability}; it must be in [0, 1)")
+        if views < 0:
+            raise ValueError(f"views is {views}; it must be 0 or more")
         self.model = model.eval()
         self.protocol = dict(protocol or {})
-        self.min_probability = min_probability
+        self.views = views
 
     def start(self, histories: Sequence[History], *, seeds: Sequence[int]) -> TextRollouts:
         """Begin one rollout per history; only the last observation counts.
@@ -221,14 +224,37 @@ class SlotWorldModel:
             )
             sure = said.logprobs.sum(1).exp().tolist()
             for row, tokens, probability in zip(places, said.tokens.tolist(), sure, strict=True):
-                if probability < self.min_probability:
-                    answers[row] = Answer(
-                        error=f"the answer has a probability of {probability:.2f}, less than {self.min_probability}"
-                    )
-                else:
-                    answer = read_compact(tokens, rows.states[row], self.model.vocabulary)
-                    answers[row] = replace(answer, probability=probability)
+                answer = read_compact(tokens, rows.states[row], self.model.vocabulary)
+                answers[row] = replace(answer, probability=probability)
+            if self.views:
+                answers.update(self._seconded(rows, actions, answers))
         return [answers[row] for row in part]
+
+    def _seconded(
+        self, rows: TextRollouts, actions: Sequence[str], answers: Mapping[int, Answer]
+    ) -> dict[int, Answer]:
+        """The answers that promise points, with the share of views that agree as their probability."""
+        asked: list[tuple[int, GameState, GameState]] = []  # row, what is asked about, what was promised
+        questions: list[Question] = []
+        for row, answer in answers.items():
+            before, promised = rows.states[row], answer.state
+            if promised is None or not (promised.score > before.score or promised.game_won):
+                continue
+            for view in range(self.views):
+                numbers = another_numbering(before, view)
+                asked.append((row, renumbered(before, numbers), renumbered(promised, numbers)))
+                questions.append(ask(asked[-1][1], renumbered_text(actions[row], numbers), self.model.schema))
+        agreeing = Counter({row: 1 for row, _, _ in asked})
+        for first in range(0, len(asked), _AT_ONCE):
+            part = asked[first : first + _AT_ONCE]
+            seeds = torch.zeros(len(part), dtype=torch.int64)
+            said = self.model.answer(questions[first : first + _AT_ONCE], seeds=seeds, temperature=0.0)
+            for (row, before, promised), tokens in zip(part, said.tokens.tolist(), strict=True):
+                agreeing[row] += read_compact(tokens, before, self.model.vocabulary).state == promised
+        return {
+            row: replace(answers[row], probability=count / (1 + self.views))
+            for row, count in agreeing.items()
+        }
 
 
 def slot_config(model: SlotModel) -> dict[str, Any]:

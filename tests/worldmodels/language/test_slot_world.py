@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from rlvr_envs.simulators.text_games.catalogue import GAMES
+from rlvr_envs.simulators.text_games.engine import transitions
 from tests.worldmodels.language.tiny_slots import tiny_slot_model, tiny_slot_world, turns
 from worldmodels.api import History
 from worldmodels.checkpoints import load, save
@@ -15,6 +17,7 @@ from worldmodels.language.compact_questions import Schema, ask
 from worldmodels.language.game_state import GameState
 from worldmodels.language.slot_model import padded
 from worldmodels.language.slot_world import SlotWorldModel, slot_config
+from worldmodels.language.transitions import GameTransition
 from worldmodels.language.words import Sign, Vocabulary
 from worldmodels.nets.slot_transformer import SlotTransformerConfig
 
@@ -161,13 +164,32 @@ def test_a_checkpoint_gives_the_same_answers(rows, tmp_path):
         load(folder, tokenizer="pusht-tokenizer")
 
 
-def test_an_answer_that_the_model_doubts_may_be_refused(rows):
-    model = tiny_slot_model()
+def test_answers_are_asked_for_again_in_other_numberings():
+    model = load("textgame-base").model
+    rows = [
+        GameTransition(id=f"x/{n}", game="boil-water", before=before, action=action, after=after)
+        for n, (before, action, after) in enumerate(transitions(GAMES["boil-water"], 800_001))
+        if after.score > before.score or n % 9 == 0
+    ]
     histories = [History(observations=[row.before]) for row in rows]
     actions = [row.action for row in rows]
-    for least, refused in ((0.0, False), (0.999, True)):
-        world = SlotWorldModel(model, min_probability=least)
-        _, predictions = world.step(world.start(histories, seeds=range(len(rows))), actions, temperature=0.0)
-        assert all(("probability" in (answer.error or "")) == refused for answer in predictions.answers)
-    with pytest.raises(ValueError, match="min_probability is 1"):
-        SlotWorldModel(model, min_probability=1)
+
+    def asked(**settings):
+        world = SlotWorldModel(model, **settings)
+        return world.step(world.start(histories, seeds=range(len(rows))), actions, temperature=0.0)[1]
+
+    plain, again = asked(), asked(views=3)
+    promising = []
+    for row, transition in enumerate(rows):
+        said = plain.answers[row].state
+        assert said == again.answers[row].state
+        if said is not None and said.score > transition.before.score:
+            promising.append(row)
+            assert again[row].probability in {0.25, 0.5, 0.75, 1.0}
+        else:
+            assert again[row].probability == plain[row].probability
+    right = [row for row in promising if plain.answers[row].state == rows[row].after]
+    assert right
+    assert sum(again[row].probability == 1 for row in right) > 0.8 * len(right)
+    with pytest.raises(ValueError, match="views is -1"):
+        SlotWorldModel(model, views=-1)
