@@ -162,6 +162,7 @@ def main(
         title=f"Text games won in truth: {len(GAMES)} games, {variations} variations each",
         columns=(
             Column(key="won", title="won", show_n=True),
+            Column(key="once", title="games won at least once", show_n=True),
             Column(key="seen", title="games seen in training", show_n=True),
             Column(key="held", title=f"{HELD_OUT_GAME} (not seen)", show_n=True),
             Column(key="model_steps", title="model steps", digits=0),
@@ -191,6 +192,10 @@ def _cells(parts: dict[str, dict[str, Any]]) -> dict[str, Cell]:
         name: wilson_interval(sum(part["won"] for part in group.values()), len(group))
         for name, group in (("won", parts), ("seen", seen), ("held", held))
     }
+    games: dict[str, list[bool]] = {}
+    for key, part in parts.items():
+        games.setdefault(key.partition("/")[0], []).append(part["won"])
+    cells["once"] = wilson_interval(sum(map(any, games.values())), len(games))
     for key in ("model_steps", "seconds"):
         cells[key] = float(np.mean([part[key] for part in parts.values()]))
     return cells
