@@ -264,6 +264,7 @@ class _Tree:
                 node = _Node(reading=reading, terminated=prediction.terminated or reading.won)
                 self._nodes.append(node)
                 self._known[reading.text] = node
+            # A state that is believed later only because its parent is stays unsearched: its rollout was not kept.
             doubted = node.probability <= self._config.doubt
             parent.lead(node, action, _reward(prediction), prediction.probability)
             believed = doubted and node.probability > self._config.doubt
