@@ -39,6 +39,7 @@ from worldmodels.language.words import Vocabulary
 
 HELD_OUT_GAME = "measure-water"  # in no training or validation file
 SPLITS = ("train", "posttrain", "validation", "test")
+MISTAKEN_SPLITS = ("train", "posttrain")  # a model is measured on what it did not choose
 _FIRST_VARIATION = {"train": 0, "posttrain": 100_000, "validation": 200_000, "test": 300_000}
 _SEARCHED = 50_000  # variations are searched that are nobody's way
 _MISTAKEN = 75_000  # and a model is searched in others again
@@ -90,7 +91,7 @@ def collect_mistaken(folder: str | Path, world: SlotWorldModel, config: TextColl
     """
     folder = Path(folder)
     counts: dict[str, int] = {}
-    for split in ("train", "posttrain"):
+    for split in MISTAKEN_SPLITS:
         path = folder / f"{split}-mistaken.jsonl.gz"
         if path.exists():
             continue

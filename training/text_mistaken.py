@@ -10,6 +10,7 @@ Absent: files and splits (``text_data``), training, and rules of any game.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -56,7 +57,7 @@ def mistaken_rows(
         random_share: Probability in [0, 1] that a step of the way before the search is a random valid action
             instead of the solver's.
     """
-    generator = np.random.default_rng([variation, *game.name.encode(), 6])
+    generator = np.random.default_rng([variation, zlib.crc32(game.name.encode()), 6])
     first = moment_of(game, variation, generator, random_share, config.moments)
     listener = _Listener(world)
     search = TreeSearch(TreeConfig(budget_steps=config.budget))

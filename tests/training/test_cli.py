@@ -231,6 +231,9 @@ def test_collect_text_games(capsys, tmp_path):
         "posttrain-mistaken.jsonl.gz",
         "train-mistaken.jsonl.gz",
     }
+    alone = tmp_path / "alone"  # the other files need not be there
+    more_alone = ("--episodes", 1, "--folder", alone, "--world-model", tmp_path / "tiny")
+    assert run(capsys, "collect", "textgame", *more_alone)[0] == 0
     assert "SlotWorldModel" in refused(capsys, "collect", "textgame", *more, "pusht-base")
     assert "only text games" in refused(capsys, "collect", "pusht", *more, tmp_path / "tiny")
 

@@ -32,7 +32,7 @@ def collect(
             folder. Text games: ways through each game in the training file; the other files have their shares.
         folder: Where to; None: data/DATASET.
         world_model: Text games only: write two files more, with what searches in this model ask and what truly
-            happens, for training it again.
+            happens, for training it again. Files that are there stay, whichever model they are from.
         seed: Of everything that is random; the data do not depend on the number of processes.
         processes: Worker processes; text games are made by one.
         threads: Threads of each.
@@ -66,7 +66,14 @@ def collect(
 
 def collect_text(folder: Path, episodes: int, seed: int, world_model: str | None) -> None:
     """Make transitions of the text games, a file for each split, or those that a model is asked by searches."""
-    from training.text_data import SPLITS, TextCollectConfig, collect_mistaken, collect_text_games, load_rows
+    from training.text_data import (
+        MISTAKEN_SPLITS,
+        SPLITS,
+        TextCollectConfig,
+        collect_mistaken,
+        collect_text_games,
+        load_rows,
+    )
     from training.text_slots import slot_world
 
     if seed:
@@ -80,7 +87,7 @@ def collect_text(folder: Path, episodes: int, seed: int, world_model: str | None
         else:
             collect_mistaken(folder, slot_world(world_model), config)
     rows = []
-    for split in SPLITS:
+    for split in SPLITS if world_model is None else MISTAKEN_SPLITS:
         found, digest = load_rows(folder, split)
         changed = sum(row.after != row.before for row in found)
         rows.append(
