@@ -34,15 +34,18 @@ def llama():
     return Counting(SIZES, seed=3).eval().double().requires_grad_(False)
 
 
-def rolled(llama, frames, *, guess, steps, seed=5, **settings):
-    """Several frames after each other, as a rollout does: each follows an action and the last id before it."""
+def rolled(llama, frames, *, steps, seed=5, **settings):
+    """Several frames after each other, as a rollout does: each follows an action and the last id before it.
+
+    All rows see the same; a single one is guessed, several are not.
+    """
     cache = llama.new_cache(len(frames), 400)
-    llama.hidden(torch.arange(len(frames) * 7).view(len(frames), 7) % VOCAB, cache)
+    llama.hidden(torch.arange(7).expand(len(frames), 7), cache)
     given, found = frames[:, -1], []
     for step in range(steps):
         draws = uniforms(torch.full((len(frames), 1), seed), step, torch.arange(K))
         fed = torch.cat([given, torch.full((len(frames), 1), 50)], 1)
-        ids, logprobs = frame_ids(llama, cache, fed, frames, draws, slice(0, VOCAB), guess=guess, **settings)
+        ids, logprobs = frame_ids(llama, cache, fed, frames, draws, slice(0, VOCAB), **settings)
         frames, given = torch.cat([frames, ids[:, None]], 1), ids[:, -1:]
         found.append(logprobs)
     return frames, torch.cat(found, 1), cache.length
@@ -61,15 +64,16 @@ def rolled(llama, frames, *, guess, steps, seed=5, **settings):
 )
 def test_guesses_change_nothing(llama, seed, settings):
     first = uniforms(torch.tensor([seed])[:, None], 0, torch.arange(K)).mul(VOCAB).long()[:, None]
-    one, logprobs_one, length_one = rolled(llama, first, guess=False, steps=6, seed=seed, **settings)
-    more, logprobs_more, length_more = rolled(llama, first, guess=True, steps=6, seed=seed, **settings)
-    assert torch.equal(one, more)
-    torch.testing.assert_close(logprobs_one, logprobs_more, rtol=1e-5, atol=1e-6)
-    assert length_one == length_more
+    two, logprobs_two, length_two = rolled(llama, first.repeat(2, 1, 1), steps=6, seed=seed, **settings)
+    one, logprobs_one, length_one = rolled(llama, first, steps=6, seed=seed, **settings)
+    assert torch.equal(one, two[:1])
+    assert torch.equal(one, two[1:])
+    torch.testing.assert_close(logprobs_one, logprobs_two[:1], rtol=1e-5, atol=1e-6)
+    assert length_one == length_two
 
 
 def test_right_guesses_save_passes(llama):
-    frames, _, _ = rolled(llama, torch.zeros(1, 1, K, dtype=torch.int64), guess=True, steps=1, temperature=0)
+    frames, _, _ = rolled(llama, torch.zeros(1, 1, K, dtype=torch.int64), steps=1, temperature=0)
     same = frames[:, -1:].repeat(1, 2, 1)
     draws = torch.zeros(1, K, dtype=torch.float64)
 
@@ -92,7 +96,7 @@ def test_right_guesses_save_passes(llama):
 def test_rows_of_a_batch_are_not_guessed(llama):
     first = torch.zeros(2, 1, K, dtype=torch.int64)
     llama.passes = 0
-    frames, _, _ = rolled(llama, first, guess=True, steps=2, temperature=0.0)
+    frames, _, _ = rolled(llama, first, steps=2, temperature=0.0)
     assert llama.passes == 1 + 2 * K
-    alone, _, _ = rolled(llama, first[:1], guess=True, steps=2, temperature=0.0)
+    alone, _, _ = rolled(llama, first[:1], steps=2, temperature=0.0)
     assert torch.equal(frames[:1], alone)

@@ -37,7 +37,6 @@ def frame_ids(
     temperature: float,
     top_k: int | None = None,
     repetition_penalty: float = 1.0,
-    guess: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """Draw the next frame's ids.
 
@@ -52,14 +51,13 @@ def frame_ids(
         top_k: Ditto.
         repetition_penalty: Logits of ids that stand in ``frames``, or in this frame so far, are divided by this if
             positive, multiplied if negative; 1 for none.
-        guess: Whether the frame before may serve as a guess.
 
     Returns:
         ids ``(B, K)`` int64 and their log-probabilities ``(B, K)`` float32.
     """
     B, K = draws.shape
     previous = frames[:, -1]
-    guesses = _guesses(frames) if guess and B == 1 else 0
+    guesses = _guesses(frames) if B == 1 else 0
     seen = None
     if repetition_penalty != 1.0:
         seen = torch.zeros(B, vocab.stop, dtype=torch.bool, device=fed.device)
