@@ -1,6 +1,6 @@
 """What a frame costs at the released size, with our shortcuts and without, in one run on the same random weights.
 
-.venv/bin/python benchmarks/rollout_speed.py --frames 3
+.venv/bin/python benchmarks/rollout_speed.py
 
 Plain is what the published evaluation does for every frame: a fresh prefill of the whole window by transformers'
 ``generate``, then a decoder that computes the context's features again. Ours keeps keys and values from step to
@@ -160,7 +160,7 @@ def measured_rows(frames: int, environments: int, seed: int) -> dict[str, dict[s
     return {name: {**cells, "ratio": base / cells["total"]} for name, cells in rows.items()}
 
 
-def main(frames: int = 3, threads: int = 2, environments: int = 4, seed: int = 0) -> None:
+def main(frames: int = 4, threads: int = 2, environments: int = 4, seed: int = 0) -> None:
     """Measure and print.
 
     Args:

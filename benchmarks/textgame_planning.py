@@ -93,7 +93,7 @@ def at_random(game: Game, first: GameState, variation: int) -> dict[str, Any]:
     return {"won": state.game_won, "score": float(state.score), "steps": steps, "model_steps": 0}
 
 
-def unsure(name: str, views: int) -> SlotWorldModel:
+def asking_again(name: str, views: int) -> SlotWorldModel:
     """A world model that asks itself again what promises points."""
     world = slot_world(name)
     return SlotWorldModel(world.model, protocol=world.protocol, views=views)
@@ -106,7 +106,7 @@ def _propose(game: Game) -> Any:
 def main(
     models: tuple[str, ...] = ("textgame-base", "textgame-rlvr"),
     variations: int = 2,
-    budget: int = 3000,
+    budget: int = 2000,
     views: int = 8,
     folder: Path = Path("runs/textgame-planning"),
     threads: int = 1,
@@ -125,7 +125,7 @@ def main(
     search = TreeSearch(TreeConfig(budget_steps=budget))
     worlds: dict[str, WorldModel] = {
         "oracle": TextGameWorld(),
-        **{name: unsure(name, views) for name in models},
+        **{name: asking_again(name, views) for name in models},
     }
     hashes = {
         name: weights_sha256(world.model)
