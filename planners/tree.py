@@ -220,7 +220,7 @@ class _Tree:
         self._novelty: dict[float, Novelty] = {}  # by score: after each point everything is new again
         self._numbers: dict[Hashable, int] = {}  # of facts
         self._nodes: list[_Node] = []
-        self._known: dict[str, _Node] = {}  # by canonical text, and by what else was read as one
+        self._known: dict[str, _Node] = {}  # by canonical text
         self._open: list[tuple[float, int, int, int, _Node]] = []  # a heap
         self._steps = self._expanded = self._entered = self._errors = 0
 
