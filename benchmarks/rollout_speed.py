@@ -4,10 +4,11 @@
 
 Plain is what the published evaluation does for every frame: a fresh prefill of the whole window by transformers'
 ``generate``, then a decoder that computes the context's features again. Ours keeps keys and values from step to
-step and the context's features from frame to frame, and takes the frame before as a guess of the next one where it
-has been a good one. Random weights hardly repeat an id when they are sampled, which is the worst case, and often do
-at temperature 0. Prints one table, with the limits of memory and arithmetic that it measures itself, and writes
-benchmarks/results/rollout-speed.json.
+step and the context's features from frame to frame, and guesses the ids of a single row by what the frame before was
+drawn from. How often that is right depends on the model: random weights say much the same whatever they have seen, so
+that where all ids may be drawn it is right more often than of a trained model. So a second table counts right guesses
+in dreams of the bundled drawer model. Prints both, with the limits of memory and arithmetic that it measures itself,
+and writes benchmarks/results/rollout-speed.json.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import torch
 import tyro
@@ -23,8 +25,16 @@ from rich.console import Console
 from transformers import LlamaConfig as HuggingFaceConfig
 from transformers import LlamaForCausalLM
 
+import rlvr_envs  # noqa: F401  registers the environments
+from rlvr_envs.drawer_rules import drawer_task
+from rlvr_envs.simulators.drawer import DrawerWorld
+from rlvr_envs.simulators.drawer_env import act_in
+from rlvr_envs.simulators.drawer_policies import make_policy
+from training.provenance import weights_sha256
 from training.report import Column, Report, Table, manifest
+from training.statistics import bootstrap_mean
 from worldmodels.api import History
+from worldmodels.checkpoints import load
 from worldmodels.nets.llama import Llama, LlamaConfig
 from worldmodels.released import RT1_BINS
 from worldmodels.video.compressive_config import CompressiveTokenizerConfig
@@ -42,14 +52,14 @@ TRANSFORMER = LlamaConfig(
     num_attention_heads=12,
     max_position_embeddings=LAYOUT.response.stop,
 )
-
+DRAWER = "drawer-rlvr"
 
 COLUMNS = (
     Column(key="generate", title="ids, s"),
     Column(key="decode", title="picture, s"),
     Column(key="total", title="frame, s"),
     Column(key="ratio", title="times plain", digits=1),
-    Column(key="repeated", title="ids as in the frame before, %", scale=100, digits=0),
+    Column(key="right", title="ids guessed right, %", scale=100, digits=0),
     Column(key="memory_limit", title="reading the weights alone, s"),
     Column(key="bandwidth", title="GB/s", digits=0),
     Column(key="gemm", title="G multiply-adds/s", digits=0),
@@ -99,22 +109,45 @@ def plain_frame(
 def our_frames(
     model: MultiStepWorldModel, frame: np.ndarray, frames: int, environments: int, temperature: float
 ) -> dict[str, float]:
-    """Seconds of generating and of decoding one frame of every environment, and the share of ids that repeat."""
+    """Seconds of generating and of decoding one frame of every environment, and the share of right guesses."""
     state = model.start([History(observations=[frame])] * environments, seeds=range(environments))
     action = np.zeros((environments, LAYOUT.action_dim), np.float32)
-    found: dict[str, list[float]] = {"generate": [], "decode": [], "repeated": []}
-    before = state.groups[0].frames[:, -1]
+    found: dict[str, list[float]] = {"generate": [], "decode": [], "right": []}
     for _ in range(frames + 1):  # the first also prefills the context and computes its features
         started = time.perf_counter()
         state, predictions = model.step(state, action, temperature=temperature)
         generated = time.perf_counter()
         predictions.observations()
-        ids = state.groups[0].frames[:, -1]
         found["generate"].append((generated - started) / environments)
         found["decode"].append((time.perf_counter() - generated) / environments)
-        found["repeated"].append(float((ids == before).float().mean()))
-        before = ids
-    return {name: float(np.mean(values[1:])) for name, values in found.items()}
+        if (expected := state.groups[0].expected) is not None:
+            found["right"].append(expected.right)
+    return {name: float(np.mean(values[1:])) for name, values in found.items() if values}
+
+
+def right_guesses(world: MultiStepWorldModel, episodes: int, steps: int) -> dict[str, dict[str, Any]]:
+    """Share of ids guessed right in dreams of a drawer model, by behaviour and temperature."""
+    env = gym.make("RLVRWorld/RT1-Drawer-v0", world_model=world)
+    rows: dict[str, dict[str, Any]] = {}
+    for behaviour in ("expert", "smooth"):
+        for temperature in (1.0, 0.0):
+            shares = []
+            for seed in range(episodes):
+                frame, info = env.reset(seed=seed)
+                policy = make_policy(behaviour, drawer_task(info["task"]), np.random.default_rng(seed))
+                truth = DrawerWorld()
+                truth.reset(info["state"])
+                state = world.start([History(observations=[frame])], seeds=[seed])
+                found = []
+                for _ in range(steps):
+                    action = policy.act(truth.state())
+                    act_in(truth, action)
+                    state, _ = world.step(state, action[None].astype(np.float32), temperature=temperature)
+                    found.append(state.groups[0].expected.right)
+                shares.append(float(np.mean(found[1:])))
+            name = f"{behaviour}, {'sampled' if temperature else 'greedy'}"
+            rows[name] = {"right": bootstrap_mean(np.array(shares)), "episodes": episodes}
+    return rows
 
 
 def measured_rows(frames: int, environments: int, seed: int) -> dict[str, dict[str, Any]]:
@@ -147,10 +180,14 @@ def measured_rows(frames: int, environments: int, seed: int) -> dict[str, dict[s
     plain = {"generate": generating, "decode": decoding}
     model = MultiStepWorldModel(tokenizer, llama, LAYOUT, RT1_BINS)
     half = model.in_bfloat16()
+    few = MultiStepWorldModel(tokenizer, llama, LAYOUT, RT1_BINS, top_k=100).in_bfloat16()
     rows = {
         "plain, float32, greedy": row(plain, 1, torch.float32),
         "ours, float32, greedy": row(our_frames(model, frame, frames, 1, 0.0), 1, torch.float32),
         "ours, bfloat16, sampled": row(our_frames(half, frame, frames, 1, 1.0), 1, torch.bfloat16),
+        "ours, bfloat16, sampled from 100 ids": row(
+            our_frames(few, frame, frames, 1, 1.0), 1, torch.bfloat16
+        ),
         "ours, bfloat16, greedy": row(our_frames(half, frame, frames, 1, 0.0), 1, torch.bfloat16),
         f"ours, bfloat16, sampled, {environments} environments, each": row(
             our_frames(half, frame, frames, environments, 1.0), environments, torch.bfloat16
@@ -160,13 +197,22 @@ def measured_rows(frames: int, environments: int, seed: int) -> dict[str, dict[s
     return {name: {**cells, "ratio": base / cells["total"]} for name, cells in rows.items()}
 
 
-def main(frames: int = 4, threads: int = 2, environments: int = 4, seed: int = 0) -> None:
+def main(
+    frames: int = 4,
+    threads: int = 2,
+    environments: int = 4,
+    episodes: int = 24,
+    steps: int = 30,
+    seed: int = 0,
+) -> None:
     """Measure and print.
 
     Args:
         frames: Frames that a number is the mean of.
         threads: Threads of every row.
         environments: Environments of the batched row.
+        episodes: Dreams of the bundled model in which right guesses are counted.
+        steps: Frames of each.
         seed: Of the random weights.
     """
     torch.set_num_threads(threads)
@@ -180,16 +226,32 @@ def main(frames: int = 4, threads: int = 2, environments: int = 4, seed: int = 0
             "reading the weights alone: 80 tokens at the measured rate of reading memory, the least that ids can cost",
         ),
     )
+    world = load(DRAWER)
+    assert isinstance(world, MultiStepWorldModel)
+    guesses = Table(
+        name="guesses",
+        title="Ids of the bundled drawer model that were guessed right",
+        columns=(
+            Column(key="right", title="right, %", scale=100, digits=0),
+            Column(key="episodes", title="dreams", digits=0),
+        ),
+        rows=right_guesses(world, episodes, steps),
+        notes=("95 % bootstrap intervals over dreams; smooth: aimless motion",),
+    )
     protocol = {
         "task": "rollout speed",
         "frames": frames,
         "threads": threads,
         "environments": environments,
+        "episodes": episodes,
+        "steps": steps,
         "seed": seed,
         "transformer": TRANSFORMER,
     }
     report = Report(
-        name="rollout-speed", tables=(table,), manifest=manifest(protocol=protocol, weights={}, data={})
+        name="rollout-speed",
+        tables=(table, guesses),
+        manifest=manifest(protocol=protocol, weights={DRAWER: weights_sha256(world.llama)}, data={}),
     )
     report.show(Console(width=160))
     report.write()

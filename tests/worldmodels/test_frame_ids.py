@@ -5,7 +5,7 @@ import torch
 
 from worldmodels.nets.llama import Llama, LlamaConfig
 from worldmodels.sampling import uniforms
-from worldmodels.video.frame_ids import frame_ids
+from worldmodels.video.frame_ids import Expected, frame_ids
 
 K, VOCAB, FIRST = 24, 40, 30
 SIZES = LlamaConfig(
@@ -41,11 +41,13 @@ def rolled(llama, frames, *, steps, seed=5, **settings):
     """
     cache = llama.new_cache(len(frames), 400)
     llama.hidden(torch.arange(7).expand(len(frames), 7), cache)
-    given, found = frames[:, -1], []
+    given, found, expected = frames[:, -1], [], None
     for step in range(steps):
         draws = uniforms(torch.full((len(frames), 1), seed), step, torch.arange(K))
         fed = torch.cat([given, torch.full((len(frames), 1), 50)], 1)
-        ids, logprobs = frame_ids(llama, cache, fed, frames, draws, slice(0, VOCAB), **settings)
+        ids, logprobs, expected = frame_ids(
+            llama, cache, fed, frames, draws, slice(0, VOCAB), expected=expected, **settings
+        )
         frames, given = torch.cat([frames, ids[:, None]], 1), ids[:, -1:]
         found.append(logprobs)
     return frames, torch.cat(found, 1), cache.length
@@ -72,25 +74,41 @@ def test_guesses_change_nothing(llama, seed, settings):
     assert length_one == length_two
 
 
-def test_right_guesses_save_passes(llama):
-    frames, _, _ = rolled(llama, torch.zeros(1, 1, K, dtype=torch.int64), steps=1, temperature=0)
-    same = frames[:, -1:].repeat(1, 2, 1)
-    draws = torch.zeros(1, K, dtype=torch.float64)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_right_guesses_save_passes(llama, temperature):
+    before = torch.zeros(1, 1, K, dtype=torch.int64)
+    draws = uniforms(torch.tensor([[4]]), 0, torch.arange(K))
 
-    def passes(before):
+    def run(expected):
         cache = llama.new_cache(1, 400)
         llama.hidden(torch.arange(7)[None], cache)
         llama.passes = 0
-        fed = torch.cat([torch.zeros(1, K, dtype=torch.int64), torch.full((1, 1), 50)], 1)
-        ids, _ = frame_ids(llama, cache, fed, before, draws, slice(0, VOCAB), temperature=0)
-        assert torch.equal(ids, frames[:, -1])
-        return llama.passes
+        fed = torch.cat([before[:, -1], torch.full((1, 1), 50)], 1)
+        ids, _, later = frame_ids(
+            llama, cache, fed, before, draws, slice(0, VOCAB), temperature=temperature, expected=expected
+        )
+        return ids, later, llama.passes
 
-    assert passes(same) == 1  # all at once
-    differing = (same + torch.arange(2)[:, None]) % VOCAB  # no id is that of the frame before: no guesses
-    assert passes(differing) == K
-    wrong = (same + 1) % VOCAB  # a still picture so far, and all is different now
-    assert passes(wrong) == K
+    ids, found, passes = run(None)
+    assert K / 4 <= passes <= K  # three guesses at a time, and they are hardly ever right
+    again, same, passes = run(Expected(found.logits, right=1.0))  # the very distributions it will draw from
+    assert (passes, same.right) == (1, 1.0)
+    torch.testing.assert_close(same.logits, found.logits)
+    assert torch.equal(again, ids)
+    wrong = Expected(-found.logits, right=1.0)
+    again, after, passes = run(wrong)
+    assert passes > K / 2
+    assert after.right < 0.2
+    assert torch.equal(again, ids)
+    _, _, passes = run(Expected(-found.logits, right=0.1))  # not worth guessing
+    assert passes == K
+
+
+@pytest.mark.parametrize(
+    ("right", "at_once"), [(0.0, 0), (0.19, 0), (0.5, 3), (0.75, 7), (0.99, 31), (1.0, 31)]
+)
+def test_guesses_at_once(right, at_once):
+    assert Expected(torch.zeros(1, 1), right).guesses_at_once() == at_once
 
 
 def test_rows_of_a_batch_are_not_guessed(llama):

@@ -21,7 +21,7 @@ from tests.worldmodels.frame_worlds import (
 from worldmodels.api import History, Predictions, WorldModel
 from worldmodels.generate import Forced, Sampled, generate
 from worldmodels.nets.llama import Llama, LlamaConfig
-from worldmodels.sampling import sample, uniforms
+from worldmodels.sampling import race, uniforms
 from worldmodels.video.action_bins import ActionBins
 from worldmodels.video.compressive_config import CompressiveTokenizerConfig
 from worldmodels.video.compressive_tokenizer import CompressiveTokenizer
@@ -73,7 +73,7 @@ def slow_roll(model, context, frame, seed, actions, *, temperature=1.0, vocab=No
                 for token in set(window) & set(range(*vocab.indices(layout.vocab_size))):
                     logits[0, token] *= penalty if logits[0, token] < 0 else 1 / penalty
             draw = uniforms(torch.tensor([seed]), step, index)
-            token, logprob = sample(logits, draw, temperature=temperature, top_k=model.top_k)
+            token, logprob = race(logits, draw, temperature=temperature, top_k=model.top_k)
             window.append(int(token))
             likely[-1].append(float(logprob))
         drawn.append(window[-count:])
@@ -198,13 +198,13 @@ def test_in_112_steps_an_action_changes_the_next_frame_and_nothing_before(model)
         _, predictions = model.step(states[step], other[step])
         changed += not torch.equal(predictions.tokens, drawn[step])
         assert not torch.equal(predictions.logprobs, likely[step])
-    assert changed > 100  # of 4 ids all may be the same by chance
+    assert changed > 90  # of 4 ids all may be the same, and common draws make that likely
     for step in (0, 2, 3, 50, 111):
         mixed = actions.copy()
         mixed[step] = other[step]
-        _, tokens, _ = roll(model, states[0], mixed)
+        _, tokens, logprobs = roll(model, states[0], mixed)
         assert torch.equal(tokens[0, :step], torch.cat(drawn)[:step])
-        assert not torch.equal(tokens[0, step], drawn[step][0])
+        assert not torch.equal(logprobs[0, step], likely[step][0])
 
 
 def test_frames_are_those_of_a_decoder_that_shares_nothing(model):

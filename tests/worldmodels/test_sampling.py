@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
-from worldmodels.sampling import derive, sample, uniforms
+from worldmodels.sampling import derive, race, sample, uniforms
 
 
 def _seeds(n: int) -> torch.Tensor:
@@ -70,11 +70,12 @@ def test_children_are_distinct_and_child_zero_is_the_parent():
     assert stats.kstest(u, "uniform").pvalue > 1e-3
 
 
-def test_frequencies_follow_the_distribution():
+@pytest.mark.parametrize("draw", [sample, race])
+def test_frequencies_follow_the_distribution(draw):
     n = 20_000
     logits = torch.tensor([0.3, -1.0, -torch.inf, 2.0, 0.0])
     for temperature in (1.0, 0.5):
-        tokens, logprobs = sample(logits.expand(n, -1), uniforms(_seeds(n), 0, 0), temperature=temperature)
+        tokens, logprobs = draw(logits.expand(n, -1), uniforms(_seeds(n), 0, 0), temperature=temperature)
         expected = torch.softmax(logits / temperature, -1)
         counts = np.bincount(tokens, minlength=5)
         assert counts[2] == 0
@@ -131,6 +132,33 @@ def test_nan_logits_show_in_the_logprob():
     tokens, logprobs = sample(logits, torch.tensor([0.5, 0.5]), temperature=1.0)
     assert tokens[0] == 2
     assert torch.isnan(logprobs).tolist() == [False, True]
+
+
+def test_a_race_is_the_same_alone_and_in_a_batch():
+    logits = 3 * torch.randn(64, 1000, generator=torch.Generator().manual_seed(2))
+    draws = uniforms(_seeds(64), 0, 0)
+    tokens, logprobs = race(logits, draws, temperature=0.9, top_k=50)
+    alone, alone_logprobs = race(logits[5:6], draws[5:6], temperature=0.9, top_k=50)
+    assert torch.equal(alone, tokens[5:6])
+    torch.testing.assert_close(alone_logprobs, logprobs[5:6])
+    assert (logits.gather(1, tokens[:, None]) >= logits.topk(50).values[:, -1:]).all()
+    torch.testing.assert_close(
+        race(logits, draws, temperature=0.0)[1], sample(logits, draws, temperature=0.0)[1]
+    )
+    assert torch.isnan(race(torch.full((1, 4), torch.nan), draws[:1])[1]).all()
+
+
+@pytest.mark.parametrize("noise", [0.1, 0.5, 2.0])
+def test_alike_distributions_win_the_same_races(noise):
+    n, generator = 4000, torch.Generator().manual_seed(3)
+    one = torch.randn(200, generator=generator)
+    other = one + noise * torch.randn(200, generator=generator)
+    draws = uniforms(_seeds(n), 1, 2)
+    first, second = (race(logits.expand(n, -1), draws)[0] for logits in (one, other))
+    distance = float((one.softmax(-1) - other.softmax(-1)).abs().sum()) / 2
+    agreed = float((first == second).float().mean())
+    assert agreed > (1 - distance) / (1 + distance) - 3 * (0.25 / n) ** 0.5
+    assert agreed < 1 - distance + 3 * (0.25 / n) ** 0.5  # no coupling can do better
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from tests.worldmodels.frame_worlds import (
 )
 from worldmodels.api import History, Predictions, WorldModel
 from worldmodels.nets.llama import Llama, LlamaConfig
-from worldmodels.sampling import sample, uniforms
+from worldmodels.sampling import race, uniforms
 from worldmodels.video.action_bins import ActionBins
 from worldmodels.video.frame_tokenizer import FrameTokenizer, FrameTokenizerConfig
 from worldmodels.video.layouts import SingleStepLayout
@@ -62,7 +62,7 @@ def slow_roll(model, frames, bins, seed, actions, temperature=1.0):
         for index in range(layout.visual_tokens):
             logits = model.llama(ids, last_only=True)[:, -1, layout.visual]
             draw = uniforms(torch.tensor([seed]), step, index)
-            token, logprob = sample(logits, draw, temperature=temperature)
+            token, logprob = race(logits, draw, temperature=temperature)
             ids = torch.cat([ids, token[None]], 1)
             likely[-1].append(float(logprob))
         frames.append(ids[0, -layout.visual_tokens :])

@@ -22,7 +22,8 @@ from worldmodels.video.action_bins import ActionBins
 from worldmodels.video.state_reader import StateReader
 
 # Encoded or decoded at once: 12 frames of the published size, whose feature maps then take about 3 GB.
-_PIXELS_AT_ONCE = 1 << 20
+# More at once is slower: fresh memory for larger maps costs more than larger products bring.
+_PIXELS_AT_ONCE = 1 << 17
 
 
 class DecodedFrames:

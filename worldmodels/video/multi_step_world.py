@@ -29,7 +29,7 @@ from worldmodels.sampling import derive, uniforms
 from worldmodels.video.action_bins import ActionBins
 from worldmodels.video.compressive_tokenizer import CompressiveTokenizer, ContextFeatures
 from worldmodels.video.decoded_frames import DecodedFrames, checked_bins, checked_frames, frames_at_once
-from worldmodels.video.frame_ids import frame_ids
+from worldmodels.video.frame_ids import Expected, frame_ids
 from worldmodels.video.layouts import MultiStepLayout
 from worldmodels.video.rollout_rows import GroupedRows, checked_state, threads_for
 from worldmodels.video.state_reader import StateReader
@@ -61,6 +61,7 @@ class _Rows:
         steps: ``(B,)`` int64, steps since each row's start: the counter of its draws.
         cache: Keys and values of all positions but the last frame's last; None in a window without actions, whose
             past is that of its context.
+        expected: Of the next frame, if there is a single row that has made one.
     """
 
     contexts: tuple[_Context, ...]
@@ -68,6 +69,7 @@ class _Rows:
     seeds: Tensor
     steps: Tensor
     cache: KVCache | None = None
+    expected: Expected | None = None
 
     @property
     def place(self) -> int:
@@ -81,6 +83,7 @@ class _Rows:
             seeds=self.seeds[rows],
             steps=self.steps[rows],
             cache=None if self.cache is None else self.cache.select(rows),
+            expected=self.expected if len(rows) == 1 else None,
         )
 
     def repeated(self, n: int) -> _Rows:
@@ -90,6 +93,7 @@ class _Rows:
             seeds=derive(self.seeds[:, None], torch.arange(n, device=self.seeds.device)).flatten(),
             steps=self.steps.repeat_interleave(n, 0),
             cache=None if self.cache is None else self.cache.repeat(n),
+            expected=self.expected if n == 1 else None,
         )
 
     def joined(self, others: Sequence[_Rows]) -> _Rows:
@@ -290,12 +294,13 @@ class MultiStepWorldModel:
             else:
                 cache, given = group.cache.branch(), previous[:, -1:]
             fed = torch.cat([given, bins + self.layout.action_offset], 1)
-            frame, logprobs = self._decode_ids(group, cache, fed, temperature)
+            frame, logprobs, expected = self._decode_ids(group, cache, fed, temperature)
         later = replace(
             group,
             frames=torch.cat([group.frames, frame[:, None]], 1),
             steps=group.steps + 1,
             cache=cache,
+            expected=expected,
         )
         if later.place == self.layout.num_frames - 1:  # the window is full
             later = replace(later, frames=frame[:, None], cache=None)
@@ -303,7 +308,7 @@ class MultiStepWorldModel:
 
     def _decode_ids(
         self, group: _Rows, cache: KVCache, fed: Tensor, temperature: float
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Expected | None]:
         index = torch.arange(self.layout.dynamic_tokens, device=self.device)
         return frame_ids(
             self.llama,
@@ -315,6 +320,7 @@ class MultiStepWorldModel:
             temperature=temperature,
             top_k=self.top_k,
             repetition_penalty=self.repetition_penalty,
+            expected=group.expected,
         )
 
     def _window(self, contexts: Sequence[_Context]) -> KVCache:

@@ -29,7 +29,7 @@ from worldmodels.nets.llama import Llama
 from worldmodels.sampling import derive, uniforms
 from worldmodels.video.action_bins import ActionBins
 from worldmodels.video.decoded_frames import DecodedFrames, checked_bins, checked_frames, frames_at_once
-from worldmodels.video.frame_ids import frame_ids
+from worldmodels.video.frame_ids import Expected, frame_ids
 from worldmodels.video.frame_tokenizer import FrameTokenizer
 from worldmodels.video.layouts import SingleStepLayout
 from worldmodels.video.rollout_rows import GroupedRows, checked_state, threads_for
@@ -44,19 +44,22 @@ class _Rows:
         actions: ``(B, F - 1, A)`` bins, taken in all frames but the last.
         seeds: ``(B,)`` int64.
         steps: ``(B,)`` int64, steps since each row's start: the counter of its draws.
+        expected: Of the next frame, if there is a single row that has made one.
     """
 
     frames: Tensor
     actions: Tensor
     seeds: Tensor
     steps: Tensor
+    expected: Expected | None = None
 
     @property
     def place(self) -> int:
         return 0
 
     def take(self, rows: Tensor) -> _Rows:
-        return _Rows(self.frames[rows], self.actions[rows], self.seeds[rows], self.steps[rows])
+        expected = self.expected if len(rows) == 1 else None
+        return _Rows(self.frames[rows], self.actions[rows], self.seeds[rows], self.steps[rows], expected)
 
     def repeated(self, n: int) -> _Rows:
         return _Rows(
@@ -64,6 +67,7 @@ class _Rows:
             actions=self.actions.repeat_interleave(n, 0),
             seeds=derive(self.seeds[:, None], torch.arange(n, device=self.seeds.device)).flatten(),
             steps=self.steps.repeat_interleave(n, 0),
+            expected=self.expected if n == 1 else None,
         )
 
     def joined(self, others: Sequence[_Rows]) -> _Rows:
@@ -222,7 +226,7 @@ class SingleStepWorldModel:
         fed = torch.cat([bins + layout.visual_vocab, bins.new_full((len(bins), 1), layout.bos)], 1)
         with threads_for(len(bins), self.llama):
             cache = self._prefilled(group)
-            frame, logprobs = frame_ids(
+            frame, logprobs, expected = frame_ids(
                 llama,
                 cache,
                 fed,
@@ -231,12 +235,14 @@ class SingleStepWorldModel:
                 layout.visual,
                 temperature=temperature,
                 top_k=self.top_k,
+                expected=group.expected,
             )
         later = _Rows(
             frames=torch.cat([group.frames[:, 1:], frame[:, None]], 1),
             actions=torch.cat([group.actions, bins[:, None]], 1)[:, 1:],
             seeds=group.seeds,
             steps=group.steps + 1,
+            expected=expected,
         )
         return later, (frame, logprobs)
 
