@@ -32,6 +32,9 @@ from worldmodels.nets.slot_transformer import SlotTransformerConfig
 
 _FIT = FitConfig(steps=5000, learning_rate=1.5e-3, decay_from=0.3, evaluate_every=1000, checkpoint_every=250)
 BASE = SlotRecipe(fit=dataclasses.replace(_FIT, steps=24_000))
+AGAIN = SlotRecipe(
+    fit=FitConfig(steps=12_000, learning_rate=8e-4, decay_from=0.2, evaluate_every=1000, checkpoint_every=250)
+)
 MORE_MLE = SlotRecipe(
     fit=FitConfig(steps=1500, learning_rate=4e-4, decay_from=0.2, evaluate_every=500, checkpoint_every=250)
 )
@@ -94,11 +97,20 @@ def textgame_base(job: Job) -> Path:
     return _train_fresh(job, run, recipe, rows, validation, "Text games, base", PROTOCOL)
 
 
+def textgame_base_again(job: Job) -> Path:
+    """The base model, trained further on all training rows after its own mistakes have been added to them."""
+    return _train_further(job, AGAIN, "train", "Text games, base")
+
+
 def textgame_more_mle(job: Job) -> Path:
     """Control of post-training: more maximum likelihood on the prompts that it uses."""
+    return _train_further(job, MORE_MLE, _CONTROL_SPLIT, "Text games, base trained further")
+
+
+def _train_further(job: Job, recipe: SlotRecipe, split: str, title: str) -> Path:
     base = slot_world(job.base or "textgame-base")
-    recipe = dataclasses.replace(MORE_MLE, fit=fitted(MORE_MLE.fit, job.steps))
-    rows, data_hash = load_rows(job.data, _CONTROL_SPLIT)
+    recipe = dataclasses.replace(recipe, fit=fitted(recipe.fit, job.steps))
+    rows, data_hash = load_rows(job.data, split)
     run = Run(
         job.folder,
         {"mle": recipe, "base": weights_sha256(base.model)},
@@ -108,7 +120,7 @@ def textgame_more_mle(job: Job) -> Path:
     )
     train, validation = _encoded(base.model, rows), _encoded(base.model, load_rows(job.data, "validation")[0])
     train_slots(run, base.model, train, validation, recipe, seed=job.seed)
-    return _saved(job, run, base.model, validation, "Text games, base trained further", base.protocol)
+    return _saved(job, run, base.model, validation, title, base.protocol)
 
 
 def textgame_rlvr(job: Job) -> Path:
@@ -201,6 +213,9 @@ def _saved(job: Job, run: Run, model: SlotModel, validation: TextRows, title: st
 
 TEXTGAME_RECIPES: dict[str, Recipe] = {
     "textgame-base": Recipe("text-game world model, maximum likelihood", textgame_base),
+    "textgame-base-again": Recipe(
+        "the text-game base model after lessons from its mistakes", textgame_base_again
+    ),
     "textgame-rlvr": Recipe("the text-game base model post-trained by GRPO on next states", textgame_rlvr),
     "textgame-more-mle": Recipe("control of textgame-rlvr: more maximum likelihood", textgame_more_mle),
     "textgame-bytesized32": Recipe("small world model of ByteSized32's transitions", textgame_bytesized32),
