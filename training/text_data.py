@@ -24,6 +24,7 @@ from tqdm import tqdm
 
 from rlvr_envs.simulators.text_games.catalogue import GAMES
 from rlvr_envs.simulators.text_games.engine import Game, transitions
+from training.provenance import weights_sha256
 from training.text_mistaken import MistakenConfig, mistaken_rows
 from training.text_searched import SearchedConfig, each_kind, searched_rows
 from worldmodels.language.compact_answers import name_within, write_compact
@@ -87,12 +88,14 @@ def collect_text_games(folder: str | Path, config: TextCollectConfig) -> dict[st
 def collect_mistaken(folder: str | Path, world: SlotWorldModel, config: TextCollectConfig) -> dict[str, int]:
     """Write what searches in a model ask, for the files that a model is trained on; the number of rows of each.
 
-    The files lie beside the others, and training reads both. Files that are there stay.
+    The files lie beside the others and are named by the model's weights, and training reads all. Files that are there
+    stay.
     """
     folder = Path(folder)
+    model = weights_sha256(world.model)[:8]
     counts: dict[str, int] = {}
     for split in MISTAKEN_SPLITS:
-        path = folder / f"{split}-mistaken.jsonl.gz"
+        path = folder / f"{split}-mistaken-{model}.jsonl.gz"
         if path.exists():
             continue
         rows = _mistaken_rows(split, world, config)

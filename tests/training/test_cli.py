@@ -21,7 +21,9 @@ from training.__main__ import COMMANDS, TRACEBACK_VARIABLE, main
 from training.commands.collect import report
 from training.commands.play_text import text_episode
 from training.fit import seeded
+from training.provenance import weights_sha256
 from training.readers import PoseReader, PoseReaderConfig
+from training.text_slots import slot_world
 from worldmodels.api import Episode
 from worldmodels.checkpoints import save, tokenizer_config, world_config
 from worldmodels.episodes import EpisodeStore, write_all
@@ -227,9 +229,10 @@ def test_collect_text_games(capsys, tmp_path):
     more = ("--episodes", 1, "--folder", folder, "--world-model")
     status, _, error = run(capsys, "collect", "textgame", *more, tmp_path / "tiny")
     assert status == 0, error
+    digest = weights_sha256(slot_world(str(tmp_path / "tiny")).model)[:8]
     assert {path.name for path in folder.glob("*-mistaken*")} == {
-        "posttrain-mistaken.jsonl.gz",
-        "train-mistaken.jsonl.gz",
+        f"posttrain-mistaken-{digest}.jsonl.gz",
+        f"train-mistaken-{digest}.jsonl.gz",
     }
     alone = tmp_path / "alone"  # the other files need not be there
     more_alone = ("--episodes", 1, "--folder", alone, "--world-model", tmp_path / "tiny")

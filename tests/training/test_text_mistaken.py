@@ -4,6 +4,8 @@ import pytest
 
 from rlvr_envs.simulators.text_games.catalogue import GAMES
 from rlvr_envs.simulators.text_games.engine import step
+from tests.worldmodels.language.tiny_slots import tiny_slot_world
+from training.provenance import weights_sha256
 from training.text_data import HELD_OUT_GAME, TextCollectConfig, collect_mistaken, load_rows
 from training.text_mistaken import MistakenConfig, mistaken_rows
 from training.text_slots import slot_world
@@ -47,11 +49,15 @@ def test_most_rows_were_answered_wrongly(world):
 def test_the_files_lie_beside_the_others_and_know_no_held_out_game(tmp_path, world):
     config = TextCollectConfig(variations=1, mistaken=MistakenConfig(budget=20, wrong=4, right=1))
     counts = collect_mistaken(tmp_path, world, config)
-    assert set(counts) == {"train-mistaken.jsonl.gz", "posttrain-mistaken.jsonl.gz"}
+    model = weights_sha256(world.model)[:8]
+    assert set(counts) == {f"train-mistaken-{model}.jsonl.gz", f"posttrain-mistaken-{model}.jsonl.gz"}
     for split in ("train", "posttrain"):
         rows, _ = load_rows(tmp_path, split)
-        assert len(rows) == counts[f"{split}-mistaken.jsonl.gz"]
+        assert len(rows) == counts[f"{split}-mistaken-{model}.jsonl.gz"]
         assert {row.game for row in rows} == set(GAMES) - {HELD_OUT_GAME}
-    before = (tmp_path / "train-mistaken.jsonl.gz").stat().st_mtime_ns
+    path = tmp_path / f"train-mistaken-{model}.jsonl.gz"
+    before = path.stat().st_mtime_ns
     assert collect_mistaken(tmp_path, world, config) == {}  # what is there stays
-    assert (tmp_path / "train-mistaken.jsonl.gz").stat().st_mtime_ns == before
+    assert path.stat().st_mtime_ns == before
+    collect_mistaken(tmp_path, tiny_slot_world(seed=1), config)  # another model has other mistakes
+    assert len(list(tmp_path.iterdir())) == 4
