@@ -37,8 +37,8 @@ from worldmodels.language.game_state import GameState, parse_state
 from worldmodels.language.slot_world import SlotWorldModel
 
 FIRST_VARIATION = 700_000  # no data file, no bundled first state and no trial of the search has these
-MAX_STEPS = 60
-MAX_PLANS = 10
+MAX_STEPS = 120
+MAX_PLANS = 40
 
 
 def played(game: Game, state: GameState, actions: Sequence[str]) -> tuple[bool, float, int]:
@@ -106,7 +106,7 @@ def _propose(game: Game) -> Any:
 def main(
     models: tuple[str, ...] = ("textgame-base", "textgame-rlvr"),
     variations: int = 2,
-    budget: int = 5000,
+    budget: int = 3000,
     views: int = 8,
     folder: Path = Path("runs/textgame-planning"),
     threads: int = 1,

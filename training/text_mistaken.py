@@ -44,6 +44,11 @@ class MistakenConfig:
     moments: int = 20
 
 
+def is_mistaken(row: GameTransition) -> bool:
+    """Whether the row is a lesson from a model's mistakes."""
+    return row.episode.endswith(_MARK)
+
+
 def mistaken_rows(
     game: Game, variation: int, world: SlotWorldModel, config: MistakenConfig, *, random_share: float = 0.0
 ) -> list[GameTransition]:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import dataclasses
 import logging
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from training.fit import FitConfig, seeded
@@ -22,6 +24,7 @@ from training.jobs import Job, Recipe, fitted, model_card
 from training.provenance import weights_sha256
 from training.run import Run
 from training.text_data import TextRows, language_of, load_rows
+from training.text_mistaken import is_mistaken
 from training.text_slot_rlvr import SlotRLVRRecipe, SlotTask
 from training.text_slots import SlotRecipe, exact_shares, slot_world, train_slots
 from worldmodels.checkpoints import save
@@ -35,6 +38,10 @@ BASE = SlotRecipe(fit=dataclasses.replace(_FIT, steps=24_000))
 AGAIN = SlotRecipe(
     fit=FitConfig(steps=12_000, learning_rate=8e-4, decay_from=0.2, evaluate_every=1000, checkpoint_every=250)
 )
+MISTAKES = SlotRecipe(
+    fit=FitConfig(steps=5000, learning_rate=6e-4, decay_from=0.2, evaluate_every=1000, checkpoint_every=250)
+)
+_TIMES = 4  # that a mistake is read
 MORE_MLE = SlotRecipe(
     fit=FitConfig(steps=1500, learning_rate=4e-4, decay_from=0.2, evaluate_every=500, checkpoint_every=250)
 )
@@ -102,12 +109,35 @@ def textgame_base_again(job: Job) -> Path:
     return _train_further(job, AGAIN, "train", "Text games, base")
 
 
+def textgame_base_mistakes(job: Job) -> Path:
+    """The base model, trained further mostly on what it got wrong: every mistake four times, and as many other rows."""
+    return _train_further(job, MISTAKES, "train", "Text games, base", chosen=_mostly_mistakes)
+
+
+def _mostly_mistakes(rows: list[GameTransition], seed: int) -> list[GameTransition]:
+    mistakes = [row for row in rows if is_mistaken(row)] * _TIMES
+    if not mistakes:
+        raise ValueError(
+            "there are no lessons from mistakes among the training rows; collect some first:"
+            " rlvr-world collect textgame --world-model MODEL"
+        )
+    others = [row for row in rows if not is_mistaken(row)]
+    places = np.random.default_rng([seed, 7]).permutation(len(others))[: len(mistakes)]
+    return mistakes + [others[place] for place in sorted(places)]
+
+
 def textgame_more_mle(job: Job) -> Path:
     """Control of post-training: more maximum likelihood on the prompts that it uses."""
     return _train_further(job, MORE_MLE, _CONTROL_SPLIT, "Text games, base trained further")
 
 
-def _train_further(job: Job, recipe: SlotRecipe, split: str, title: str) -> Path:
+def _train_further(
+    job: Job,
+    recipe: SlotRecipe,
+    split: str,
+    title: str,
+    chosen: Callable[[list[GameTransition], int], list[GameTransition]] = lambda rows, _: rows,
+) -> Path:
     base = slot_world(job.base or "textgame-base")
     recipe = dataclasses.replace(recipe, fit=fitted(recipe.fit, job.steps))
     rows, data_hash = load_rows(job.data, split)
@@ -118,7 +148,8 @@ def _train_further(job: Job, recipe: SlotRecipe, split: str, title: str) -> Path
         data_hash=data_hash,
         resume=job.resume,
     )
-    train, validation = _encoded(base.model, rows), _encoded(base.model, load_rows(job.data, "validation")[0])
+    train = _encoded(base.model, chosen(rows, job.seed))
+    validation = _encoded(base.model, load_rows(job.data, "validation")[0])
     train_slots(run, base.model, train, validation, recipe, seed=job.seed)
     return _saved(job, run, base.model, validation, title, base.protocol)
 
@@ -216,6 +247,7 @@ TEXTGAME_RECIPES: dict[str, Recipe] = {
     "textgame-base-again": Recipe(
         "the text-game base model after lessons from its mistakes", textgame_base_again
     ),
+    "textgame-base-mistakes": Recipe("the same, mostly on its mistakes", textgame_base_mistakes),
     "textgame-rlvr": Recipe("the text-game base model post-trained by GRPO on next states", textgame_rlvr),
     "textgame-more-mle": Recipe("control of textgame-rlvr: more maximum likelihood", textgame_more_mle),
     "textgame-bytesized32": Recipe("small world model of ByteSized32's transitions", textgame_bytesized32),

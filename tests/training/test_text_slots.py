@@ -1,6 +1,7 @@
 """Training of slot models, by likelihood and by rewards, and the tables."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,12 +15,13 @@ from training.grpo_task import train_task
 from training.jobs import Job
 from training.provenance import weights_sha256
 from training.run import Run
-from training.text_data import TextCollectConfig, TextRows, collect_text_games
+from training.text_data import TextCollectConfig, TextRows, collect_mistaken, collect_text_games
+from training.text_mistaken import MistakenConfig
 from training.text_searched import SearchedConfig
 from training.text_slot_rlvr import SlotRLVRRecipe, SlotTask, balanced
-from training.text_slots import SlotRecipe, exact_shares, train_slots
+from training.text_slots import SlotRecipe, exact_shares, slot_world, train_slots
 from training.textgame_evaluate import TextTableConfig, evaluate_text_games
-from training.textgame_recipes import FOLDS, TEXTGAME_RECIPES
+from training.textgame_recipes import FOLDS, TEXTGAME_RECIPES, _mostly_mistakes
 from worldmodels.checkpoints import load
 from worldmodels.language.slot_world import SlotWorldModel
 from worldmodels.language.transitions import write_transitions
@@ -139,7 +141,12 @@ def test_recipes_end_in_models_that_load_and_are_evaluated(tmp_path):
     )
     base = TEXTGAME_RECIPES["textgame-base"].run(Job(folder=tmp_path / "base", data=data, steps=2))
     assert isinstance(load(base), SlotWorldModel)
-    for name in ("textgame-more-mle", "textgame-rlvr"):
+    mistakes = TEXTGAME_RECIPES["textgame-base-mistakes"]
+    with pytest.raises(ValueError, match="--world-model"):
+        mistakes.run(Job(folder=tmp_path / "none", data=data, steps=1, base=str(base)))
+    lessons = MistakenConfig(budget=30, wrong=4, right=2)
+    collect_mistaken(data, slot_world(str(base)), TextCollectConfig(variations=1, mistaken=lessons))
+    for name in ("textgame-base-again", "textgame-base-mistakes", "textgame-more-mle", "textgame-rlvr"):
         job = Job(folder=tmp_path / name, data=data, steps=1, base=str(base))
         assert load(TEXTGAME_RECIPES[name].run(job)).model.schema == load(base).model.schema
     evaluate(
@@ -154,6 +161,20 @@ def test_recipes_end_in_models_that_load_and_are_evaluated(tmp_path):
     assert "games-not-seen-in-training" in written["tables"]
     with pytest.raises(ValueError, match="chess"):
         evaluate("textgame", models=(str(base),), data=data, hold_out=("chess",), results=tmp_path / "r")
+
+
+def test_mistakes_are_read_four_times_beside_as_many_other_rows():
+    rows = [
+        replace(row, id=f"pot/{number}{mark}/0")
+        for number, row in enumerate(turns(variation=0, limit=90))
+        for mark in ("", "-mistaken")[: 1 + (number < 5)]
+    ]
+    chosen = _mostly_mistakes(rows, seed=0)
+    mistakes = [row for row in rows if row.id.endswith("-mistaken/0")]
+    assert [row for row in chosen if row in mistakes] == mistakes * 4
+    others = [row for row in chosen if row not in mistakes]
+    assert len(others) == len({row.id for row in others}) == 20
+    assert _mostly_mistakes(rows, seed=1) != chosen
 
 
 def test_folds_train_on_no_row_of_their_games(tmp_path):
