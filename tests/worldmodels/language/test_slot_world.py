@@ -167,8 +167,9 @@ def test_a_checkpoint_gives_the_same_answers(rows, tmp_path):
 def test_answers_are_asked_for_again_in_other_numberings():
     model = load("textgame-base").model
     rows = [
-        GameTransition(id=f"x/{n}", game="boil-water", before=before, action=action, after=after)
-        for n, (before, action, after) in enumerate(transitions(GAMES["boil-water"], 800_001))
+        GameTransition(id=f"{variation}/{n}", game="boil-water", before=before, action=action, after=after)
+        for variation in (800_001, 800_002)
+        for n, (before, action, after) in enumerate(transitions(GAMES["boil-water"], variation))
         if after.score > before.score or n % 9 == 0
     ]
     histories = [History(observations=[row.before]) for row in rows]
