@@ -192,19 +192,22 @@ def test_in_112_steps_an_action_changes_the_next_frame_and_nothing_before(model)
         before, predictions = model.step(before, action)
         drawn.append(predictions.tokens)
         likely.append(predictions.logprobs)
-    other = random_actions(112, 1, seed=1)
-    changed = 0
+    # Of 4 ids all may be the same by chance, and common draws make that likely; hardly under each of three actions.
+    others = [random_actions(112, 1, seed=seed) for seed in (1, 2, 3)]
+    telling: dict[int, np.ndarray] = {}  # step -> an action after which other ids come
     for step in range(112):  # within windows, at their ends, and in their first steps
-        _, predictions = model.step(states[step], other[step])
-        changed += not torch.equal(predictions.tokens, drawn[step])
-        assert not torch.equal(predictions.logprobs, likely[step])
-    assert changed > 90  # of 4 ids all may be the same, and common draws make that likely
+        for other in others:
+            _, predictions = model.step(states[step], other[step])
+            assert not torch.equal(predictions.logprobs, likely[step])
+            if not torch.equal(predictions.tokens, drawn[step]):
+                telling[step] = other[step]
+    assert len(telling) > 108
     for step in (0, 2, 3, 50, 111):
         mixed = actions.copy()
-        mixed[step] = other[step]
-        _, tokens, logprobs = roll(model, states[0], mixed)
+        mixed[step] = telling[step]
+        _, tokens, _ = roll(model, states[0], mixed)
         assert torch.equal(tokens[0, :step], torch.cat(drawn)[:step])
-        assert not torch.equal(logprobs[0, step], likely[step][0])
+        assert not torch.equal(tokens[0, step], drawn[step][0])
 
 
 def test_frames_are_those_of_a_decoder_that_shares_nothing(model):

@@ -21,8 +21,8 @@ from worldmodels.api import Observation, Prediction
 from worldmodels.video.action_bins import ActionBins
 from worldmodels.video.state_reader import StateReader
 
-# Encoded or decoded at once: 12 frames of the published size, whose feature maps then take about 3 GB.
-# More at once is slower: fresh memory for larger maps costs more than larger products bring.
+# Encoded or decoded at once: one frame of the published size, 25 of the bundled models'. More at once is slower: fresh
+# memory for larger maps costs more than larger products bring.
 _PIXELS_AT_ONCE = 1 << 17
 
 

@@ -18,6 +18,7 @@ import math
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from worldmodels.nets.kv_cache import KVCache
@@ -128,10 +129,8 @@ def _seen_with(seen: Tensor, guesses: Tensor) -> Tensor:
     """``(B, V)`` ids seen, and a row more after each guess if there are any."""
     if not len(guesses):
         return seen
-    rows = seen.repeat(1 + len(guesses), 1)
-    for number, guess in enumerate(guesses.tolist()):
-        rows[number + 1 :, guess] = True
-    return rows
+    guessed = F.one_hot(guesses, seen.shape[1]).cumsum(0) > 0
+    return torch.cat([seen, seen | guessed])
 
 
 def _leading(hits: Tensor) -> int:
