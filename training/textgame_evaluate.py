@@ -33,7 +33,7 @@ from worldmodels.language.transitions import GameTransition
 
 _BLOCK = 256
 _GROUPS = ("all", "unchanged", "changed")
-_METRICS = {"exact": "exact %", "official": "official %"}
+METRICS = {"exact": "exact %", "official": "official %"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,6 +190,35 @@ def measured(
     return {key: six_digits(np.array(values)) for key, values in lines.items()}
 
 
+def metric_columns(masks: Mapping[str, NDArray[np.bool_]]) -> tuple[Column, ...]:
+    """Every metric in every group of rows."""
+    return tuple(
+        Column(key=f"{metric}/{group}", title=f"{text}, {group} (n={int(mask.sum())})", digits=1, scale=100)
+        for metric, text in METRICS.items()
+        for group, mask in masks.items()
+    )
+
+
+def metric_cells(
+    metrics: Mapping[str, NDArray[np.float64]],
+    masks: Mapping[str, NDArray[np.bool_]],
+    units: Sequence[str],
+    *,
+    seed: int = 0,
+) -> dict[str, Cell]:
+    """Those columns of a row, of values ``(N,)`` and their units; a group without rows has no cell."""
+    return {
+        f"{metric}/{group}": bootstrap_mean(
+            metrics[metric][mask],
+            units=[unit for unit, wanted in zip(units, mask, strict=True) if wanted],
+            seed=seed,
+        )
+        for metric in METRICS
+        for group, mask in masks.items()
+        if mask.any()
+    }
+
+
 def _table(
     title: str,
     found: Mapping[str, Row],
@@ -201,35 +230,18 @@ def _table(
     masks = {"all": chosen, "unchanged": chosen & ~changed, "changed": chosen & changed}
     cells: dict[str, dict[str, Cell]] = {}
     for name, row in found.items():
-        own: dict[str, Cell] = {}
-        for metric in _METRICS:
-            for group in _GROUPS:
-                mask = masks[group]
-                if mask.any():
-                    own[f"{metric}/{group}"] = bootstrap_mean(
-                        row.metrics[metric][mask, 0],
-                        units=[unit for unit, wanted in zip(units, mask, strict=True) if wanted],
-                        seed=config.bootstrap_seed,
-                    )
-        own["property"] = float(row.metrics["property"][chosen].mean())
-        own["unread"] = float(row.metrics["unread"][chosen].mean())
-        own["seconds"] = row.seconds
-        cells[name] = own
-    columns = [
-        Column(
-            key=f"{metric}/{group}",
-            title=f"{text}, {group} (n={int(masks[group].sum())})",
-            digits=1,
-            scale=100,
-        )
-        for metric, text in _METRICS.items()
-        for group in _GROUPS
-    ]
+        values = {metric: row.metrics[metric][:, 0] for metric in METRICS}
+        cells[name] = {
+            **metric_cells(values, masks, units, seed=config.bootstrap_seed),
+            "property": float(row.metrics["property"][chosen].mean()),
+            "unread": float(row.metrics["unread"][chosen].mean()),
+            "seconds": row.seconds,
+        }
     return Table(
         name=title.replace(" ", "-"),
         title=f"Next states, {title}",
         columns=(
-            *columns,
+            *metric_columns(masks),
             Column(key="property", title="property F1"),
             Column(key="unread", title="unreadable %", digits=2, scale=100),
             Column(key="seconds", title="seconds, all rows", digits=1),
@@ -269,7 +281,7 @@ def _comparison(
             }
     return Table(
         name="comparison" if title == "all rows" else f"comparison-{title.replace(' ', '-')}",
-        title=f"What changed, {_METRICS[config.metric]}, {title}",
+        title=f"What changed, {METRICS[config.metric]}, {title}",
         columns=tuple(Column(key=group, title=group, digits=2, scale=100) for group in _GROUPS),
         rows=cells,
         notes=("95 % paired bootstrap over ways through a game, percentage points",),
