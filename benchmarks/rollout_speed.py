@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
@@ -22,6 +23,7 @@ import numpy as np
 import torch
 import tyro
 from rich.console import Console
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlamaConfig as HuggingFaceConfig
 from transformers import LlamaForCausalLM
 
@@ -61,6 +63,7 @@ COLUMNS = (
     Column(key="ratio", title="times plain", digits=1),
     Column(key="right", title="ids guessed right, %", scale=100, digits=0),
     Column(key="memory_limit", title="reading the weights alone, s"),
+    Column(key="products_limit", title="the picture's products alone, s"),
     Column(key="bandwidth", title="GB/s", digits=0),
     Column(key="gemm", title="G multiply-adds/s", digits=0),
 )
@@ -85,6 +88,16 @@ def limits(dtype: torch.dtype) -> tuple[float, float]:
     return read, side**3 / seconds(lambda: a @ b, 5)
 
 
+def products_of_a_picture(tokenizer: CompressiveTokenizer) -> int:
+    """Multiply-adds of decoding one frame whose context's features are known."""
+    context = torch.zeros(1, LAYOUT.context_tokens, dtype=torch.int64)
+    with torch.no_grad():
+        _, features = tokenizer.decode_context(context)
+        with FlopCounterMode(display=False) as counter:
+            tokenizer.decode(features, context[:, : LAYOUT.dynamic_tokens])
+    return counter.get_total_flops() // 2  # a multiply-add counts as two
+
+
 def plain_frame(
     llama: LlamaForCausalLM, tokenizer: CompressiveTokenizer, window: torch.Tensor, context: torch.Tensor
 ) -> tuple[float, float]:
@@ -107,7 +120,13 @@ def plain_frame(
 
 
 def our_frames(
-    model: MultiStepWorldModel, frame: np.ndarray, frames: int, environments: int, temperature: float
+    model: MultiStepWorldModel,
+    frame: np.ndarray,
+    frames: int,
+    environments: int,
+    temperature: float,
+    *,
+    guessing: bool = True,
 ) -> dict[str, float]:
     """Seconds of generating and of decoding one frame of every environment, and the share of right guesses."""
     state = model.start([History(observations=[frame])] * environments, seeds=range(environments))
@@ -120,6 +139,8 @@ def our_frames(
         predictions.observations()
         found["generate"].append((generated - started) / environments)
         found["decode"].append((time.perf_counter() - generated) / environments)
+        if not guessing:
+            state = replace(state, groups=(replace(state.groups[0], expected=None),))
         if (expected := state.groups[0].expected) is not None:
             found["right"].append(expected.right)
     return {name: float(np.mean(values[1:])) for name, values in found.items() if values}
@@ -160,6 +181,7 @@ def measured_rows(frames: int, environments: int, seed: int) -> dict[str, dict[s
     frame = generator.integers(0, 256, (256, 320, 3), dtype=np.uint8)
     window = torch.from_numpy(generator.integers(0, LAYOUT.dynamic_vocab, (1, LAYOUT.prompt.stop)))
     weights = sum(parameter.numel() for parameter in llama.parameters())
+    picture = products_of_a_picture(tokenizer)
 
     def row(seconds: dict[str, float], count: int, dtype: torch.dtype) -> dict[str, Any]:
         read, products = limits(dtype)
@@ -169,6 +191,7 @@ def measured_rows(frames: int, environments: int, seed: int) -> dict[str, dict[s
             **seconds,
             "total": seconds["generate"] + seconds["decode"],
             "memory_limit": memory / count,
+            "products_limit": picture / products,
             "gemm": products / 1e9,
             "bandwidth": read / 1e9,
         }
@@ -184,6 +207,9 @@ def measured_rows(frames: int, environments: int, seed: int) -> dict[str, dict[s
     rows = {
         "plain, float32, greedy": row(plain, 1, torch.float32),
         "ours, float32, greedy": row(our_frames(model, frame, frames, 1, 0.0), 1, torch.float32),
+        "ours, bfloat16, sampled, nothing guessed": row(
+            our_frames(half, frame, frames, 1, 1.0, guessing=False), 1, torch.bfloat16
+        ),
         "ours, bfloat16, sampled": row(our_frames(half, frame, frames, 1, 1.0), 1, torch.bfloat16),
         "ours, bfloat16, sampled from 100 ids": row(
             our_frames(few, frame, frames, 1, 1.0), 1, torch.bfloat16
@@ -223,7 +249,8 @@ def main(
         rows=measured_rows(frames, environments, seed),
         notes=(
             "random weights; mean over frames after the first, which prefills the context",
-            "reading the weights alone: 80 tokens at the measured rate of reading memory, the least that ids can cost",
+            "reading the weights alone: 80 tokens at the measured rate of reading memory, the least for unguessed ids",
+            "products alone: those of one picture at the measured rate of a large matrix product",
         ),
     )
     world = load(DRAWER)
