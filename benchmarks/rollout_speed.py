@@ -182,9 +182,10 @@ def measured_rows(frames: int, environments: int, seed: int) -> dict[str, dict[s
     window = torch.from_numpy(generator.integers(0, LAYOUT.dynamic_vocab, (1, LAYOUT.prompt.stop)))
     weights = sum(parameter.numel() for parameter in llama.parameters())
     picture = products_of_a_picture(tokenizer)
+    rates = {dtype: limits(dtype) for dtype in (torch.float32, torch.bfloat16)}
 
     def row(seconds: dict[str, float], count: int, dtype: torch.dtype) -> dict[str, Any]:
-        read, products = limits(dtype)
+        read, products = rates[dtype]
         # A token reads all weights once, however many environments share it.
         memory = LAYOUT.dynamic_tokens * weights * dtype.itemsize / read
         return {
