@@ -4,7 +4,8 @@
 
 The paper post-trains with a binary and with a shaped reward, on different balances of changed and unchanged questions,
 and does not take the two apart. Here: reward (exact, property) x unchanged questions per 100 changed ones (40, 5), from
-the same checkpoint, with the same number of steps and three seeds each. Prints one table over validation transitions
+the same checkpoint, with the same number of steps and three seeds each. The changed questions are those that the recipe
+asks (training.text_chance), the unchanged ones are of all that there are. Prints one table over validation transitions
 and writes benchmarks/results/textgame-reward-balance.json. Finished runs are kept in --folder.
 """
 
@@ -24,6 +25,7 @@ from training.provenance import weights_sha256
 from training.report import Column, Report, Table, manifest
 from training.run import Run
 from training.statistics import bootstrap_mean, paired_bootstrap
+from training.text_chance import chances
 from training.text_data import TextRows, load_rows
 from training.text_slot_rlvr import SlotTask
 from training.text_slots import answers_to, slot_world
@@ -55,7 +57,7 @@ def main(
     data: Path = Path("data/textgame"),
     base: str = "textgame-base",
     folder: Path = Path("runs/textgame-reward-balance"),
-    steps: int = 60,
+    steps: int = 100,
     seeds: tuple[int, ...] = (0, 1, 2),
     rows: int = 2000,
     threads: int = 1,
@@ -74,7 +76,9 @@ def main(
     torch.set_num_threads(threads)
     model = slot_world(base).model
     prompts, digest = load_rows(data, "posttrain")
-    train = TextRows.of(prompts, model.vocabulary, model.schema, max_answer=model.max_answer)
+    train = _questions(
+        model, TextRows.of(prompts, model.vocabulary, model.schema, max_answer=model.max_answer)
+    )
     validation_rows, validation_digest = load_rows(data, "validation")
     kept = [validation_rows[n] for n in np.linspace(0, len(validation_rows) - 1, rows).astype(int)]
     validation = TextRows.of(kept, model.vocabulary, model.schema, max_answer=model.max_answer)
@@ -131,6 +135,20 @@ def main(
     )
     report.show(Console(width=200))
     report.write()
+
+
+def _questions(model: SlotModel, rows: TextRows) -> TextRows:
+    """All rows that change nothing, and those of the others whose answer the model is unsure of."""
+    assert RLVR.chance is not None
+    low, high = RLVR.chance
+    found = chances(model, rows)
+    return rows.select(
+        [
+            number
+            for number, (row, chance) in enumerate(zip(rows.rows, found, strict=True))
+            if row.after == row.before or low < chance < high
+        ]
+    )
 
 
 def _post_trained(

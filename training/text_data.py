@@ -205,6 +205,15 @@ class TextRows:
     def __len__(self) -> int:
         return len(self.rows)
 
+    def select(self, numbers: Sequence[int]) -> TextRows:
+        """The rows of these numbers."""
+        return TextRows(
+            [self.rows[n] for n in numbers],
+            [self.questions[n] for n in numbers],
+            [self.answers[n] for n in numbers],
+            self.left_out,
+        )
+
     @classmethod
     def of(
         cls, rows: Sequence[GameTransition], vocabulary: Vocabulary, schema: Schema, *, max_answer: int

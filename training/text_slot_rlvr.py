@@ -34,12 +34,15 @@ class SlotRLVRRecipe:
     Attributes:
         grpo: Settings of the loop.
         reward: ``exact`` (binary) or ``property`` (F1 of changes).
+        chance: Of the questions only those whose recorded answer the base model gives with a probability between
+            these, see ``text_chance``; None: all. The recipe chooses, not the task.
         unchanged_per_100: Questions where nothing changes for every 100 where something does; None: as recorded.
         validation_rows: Rows of an evaluation.
     """
 
     grpo: GRPOConfig = field(default_factory=GRPOConfig)
     reward: StateRewardName = "exact"
+    chance: tuple[float, float] | None = None
     unchanged_per_100: int | None = None
     validation_rows: int = 512
 

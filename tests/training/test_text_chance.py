@@ -1,0 +1,82 @@
+"""How likely recorded answers are, and the questions that post-training is given."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from tests.worldmodels.language.tiny_slots import tiny_slot_model, turns
+from training.grpo_config import GRPOConfig
+from training.jobs import Job
+from training.text_chance import chances, uncertain
+from training.text_data import TextRows
+from training.textgame_recipes import PROTOCOL, RLVR, TEXTGAME_RECIPES, post_train
+from worldmodels.checkpoints import load, save
+from worldmodels.language.slot_world import slot_config
+from worldmodels.language.transitions import write_transitions
+
+
+@pytest.fixture(scope="module")
+def rows():
+    model = tiny_slot_model()
+    return TextRows.of(turns(limit=24), model.vocabulary, model.schema, max_answer=24)
+
+
+def test_chances_are_those_of_sampled_answers(rows):
+    model = tiny_slot_model()
+    found = chances(model, rows)
+    assert ((found > 0) & (found <= 1)).all()
+    row = int(found.argmax())
+    draws = 4000
+    said = model.answer(
+        [rows.questions[row]], seeds=torch.arange(draws), num_samples=draws, temperature=1.0
+    ).tokens.tolist()
+    answer = rows.answers[row]
+    share = np.mean([tokens[: len(answer)] == answer for tokens in said])
+    assert abs(share - found[row]) < 4 * (found[row] * (1 - found[row]) / draws) ** 0.5
+
+
+def test_each_chance_is_its_own_whatever_is_asked_beside(rows):
+    model = tiny_slot_model()
+    alone = [float(chances(model, rows.select([number]))[0]) for number in range(len(rows))]
+    np.testing.assert_allclose(chances(model, rows), alone, rtol=1e-4)
+
+
+def test_uncertain_rows_lie_between_and_keep_their_order(rows):
+    model = tiny_slot_model()
+    found = chances(model, rows)
+    low, high = np.quantile(found, [0.25, 0.75])
+    kept = uncertain(model, rows, (float(low), float(high)))
+    wanted = [number for number in range(len(rows)) if low < found[number] < high]
+    assert 0 < len(wanted) < len(rows)
+    assert [row.id for row in kept.rows] == [rows.rows[number].id for number in wanted]
+    assert kept.questions == [rows.questions[number] for number in wanted]
+    assert kept.answers == [rows.answers[number] for number in wanted]
+
+
+@pytest.mark.parametrize("between", [(0.5, 0.5), (0.7, 0.2), (-0.1, 0.5), (0.5, 1.2), (float("nan"), 0.5)])
+def test_no_interval_of_probabilities(rows, between):
+    with pytest.raises(ValueError, match="two probabilities"):
+        uncertain(tiny_slot_model(), rows, between)
+
+
+def test_nothing_between(rows):
+    with pytest.raises(ValueError, match="none of"):
+        uncertain(tiny_slot_model(), rows, (0.999, 1.0))
+
+
+def test_recipes_ask_only_uncertain_questions(rows, tmp_path):
+    model = tiny_slot_model()
+    save(tmp_path / "base", model, {**slot_config(model), "protocol": PROTOCOL}, card="tiny")
+    for split in ("posttrain", "validation"):
+        write_transitions(tmp_path / "data" / f"{split}.jsonl.gz", rows.rows)
+    likeliest = np.sort(chances(model, rows))[-2:]
+    assert likeliest[1] < RLVR.chance[0]  # an untrained model knows no answer well enough to be taught so
+    job = Job(data=tmp_path / "data", folder=tmp_path / "run", base=str(tmp_path / "base"))
+    for name in ("textgame-rlvr", "textgame-more-mle"):
+        with pytest.raises(ValueError, match="train the model longer"):
+            TEXTGAME_RECIPES[name].run(dataclasses.replace(job, folder=tmp_path / name))
+    one = (float(likeliest.mean()), 1.0)
+    grpo = GRPOConfig(group_size=2, prompts_per_step=2, minibatches=1, steps=1)
+    assert load(post_train(job, dataclasses.replace(RLVR, grpo=grpo, chance=one), "tiny"))
