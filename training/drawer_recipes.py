@@ -78,14 +78,15 @@ TOKENIZER_MORE = dataclasses.replace(
     TOKENIZER,
     losses=dataclasses.replace(
         TOKENIZER.losses,
-        fit=dataclasses.replace(TOKENIZER.losses.fit, steps=3000, learning_rate=1e-3, decay_from=0.3),
+        fit=dataclasses.replace(TOKENIZER.losses.fit, steps=5000, learning_rate=1e-3, decay_from=0.3),
     ),
     lessons=LessonsRecipe(
         fit=FitConfig(
-            steps=3000, learning_rate=1e-3, decay_from=0.3, evaluate_every=250, checkpoint_every=250
+            steps=7000, learning_rate=1.5e-3, decay_from=0.2, evaluate_every=250, checkpoint_every=250
         ),
         cases=CasesConfig(batch=12, frames=5, segment=41, first_context=0.7),
         soft_until=0.0,
+        state_weight=4.0,
     ),
 )
 
