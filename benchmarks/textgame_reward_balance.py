@@ -12,6 +12,7 @@ and writes benchmarks/results/textgame-reward-balance.json. Finished runs are ke
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,11 @@ from training.provenance import weights_sha256
 from training.report import Column, Report, Table, manifest
 from training.run import Run
 from training.statistics import bootstrap_mean, paired_bootstrap
-from training.text_chance import chances
+from training.text_chance import uncertain
 from training.text_data import TextRows, load_rows
 from training.text_slot_rlvr import SlotTask
 from training.text_slots import answers_to, slot_world
-from training.textgame_recipes import RLVR
+from training.textgame_recipes import RLVR, UNCERTAIN
 from worldmodels.language.slot_model import SlotModel
 
 REWARDS = ("exact", "property")
@@ -101,30 +102,12 @@ def main(
             }
     report = Report(
         name="textgame-reward-balance",
-        tables=(
-            Table(
-                name="balance",
-                title=f"Text games: {steps} steps of GRPO, exactly right next states",
-                columns=(
-                    *(Column(key=f"1.0/{g}", title=f"sampled, {g} %", digits=1, scale=100) for g in GROUPS),
-                    *(Column(key=f"0.0/{g}", title=f"greedy, {g} %", digits=1, scale=100) for g in GROUPS),
-                    *(
-                        Column(key=f"gain/{g}", title=f"gain over base, sampled, {g}", digits=2, scale=100)
-                        for g in GROUPS
-                    ),
-                    Column(key="spread", title="sd over seeds, sampled, all", digits=2, scale=100),
-                ),
-                rows=table,
-                notes=(
-                    f"mean over {len(seeds)} training seeds; 95 % bootstrap intervals over ways through a game, which"
-                    " do not hold the spread over training seeds",
-                ),
-            ),
-        ),
+        tables=(_table(table, steps, len(seeds)),),
         manifest=manifest(
             protocol={
                 "task": "text games: reward and balance of post-training",
                 "recipe": RLVR,
+                "questions": "changed: the recipe's; unchanged: all",
                 "steps": steps,
                 "seeds": seeds,
                 "rows": rows,
@@ -137,18 +120,29 @@ def main(
     report.write()
 
 
+def _table(rows: dict[str, dict[str, Any]], steps: int, seeds: int) -> Table:
+    per_cent = partial(Column, scale=100)
+    return Table(
+        name="balance",
+        title=f"Text games: {steps} steps of GRPO, exactly right next states",
+        columns=(
+            *(per_cent(key=f"1.0/{g}", title=f"sampled, {g} %", digits=1) for g in GROUPS),
+            *(per_cent(key=f"0.0/{g}", title=f"greedy, {g} %", digits=1) for g in GROUPS),
+            *(per_cent(key=f"gain/{g}", title=f"gain over base, sampled, {g}", digits=2) for g in GROUPS),
+            per_cent(key="spread", title="sd over seeds, sampled, all", digits=2),
+        ),
+        rows=rows,
+        notes=(
+            f"mean over {seeds} training seeds; 95 % bootstrap intervals over ways through a game, which do not"
+            " hold the spread over training seeds",
+        ),
+    )
+
+
 def _questions(model: SlotModel, rows: TextRows) -> TextRows:
     """All rows that change nothing, and those of the others whose answer the model is unsure of."""
-    assert RLVR.chance is not None
-    low, high = RLVR.chance
-    found = chances(model, rows)
-    return rows.select(
-        [
-            number
-            for number, (row, chance) in enumerate(zip(rows.rows, found, strict=True))
-            if row.after == row.before or low < chance < high
-        ]
-    )
+    unsure = set(uncertain(model, rows, UNCERTAIN))
+    return rows.select([n for n, row in enumerate(rows.rows) if row.after == row.before or n in unsure])
 
 
 def _post_trained(

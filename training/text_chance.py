@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from tqdm import tqdm
 
 from training.text_data import TextRows
 from worldmodels.language.slot_model import SlotModel, padded
@@ -21,20 +22,19 @@ _AT_ONCE = 256
 
 def chances(model: SlotModel, rows: TextRows) -> NDArray[np.float64]:
     """Probability ``(N,)`` in [0, 1] of each recorded answer at temperature 1, word for word."""
-    order = sorted(
-        range(len(rows)), key=lambda row: len(rows.answers[row])
-    )  # alike lengths are padded little
+    lengths = [len(answer) for answer in rows.answers]
+    order = np.argsort(lengths, kind="stable").tolist()  # answers of alike lengths are padded little
     found = np.zeros(len(rows))
     with torch.no_grad():
-        for first in range(0, len(order), _AT_ONCE):
+        for first in tqdm(range(0, len(order), _AT_ONCE), desc="chances", disable=None, leave=False):
             part = order[first : first + _AT_ONCE]
             losses = model.nll([rows.questions[n] for n in part], padded([rows.answers[n] for n in part]))
-            found[part] = losses.double().sum(1).neg().exp().numpy()
+            found[part] = losses.double().sum(1).neg().exp().cpu().numpy()
     return found
 
 
-def uncertain(model: SlotModel, rows: TextRows, between: tuple[float, float]) -> TextRows:
-    """The rows whose recorded answer is neither too unlikely nor too likely, in order.
+def uncertain(model: SlotModel, rows: TextRows, between: tuple[float, float]) -> list[int]:
+    """The numbers of the rows whose recorded answer is neither too unlikely nor too likely, in order.
 
     Args:
         model: Asked as it is now.
@@ -48,10 +48,10 @@ def uncertain(model: SlotModel, rows: TextRows, between: tuple[float, float]) ->
     if not 0 <= low < high <= 1:
         raise ValueError(f"chances between {low} and {high}; give two probabilities, the smaller one first")
     found = chances(model, rows)
-    kept = np.flatnonzero((found > low) & (found < high))
-    if not len(kept):
+    kept: list[int] = np.flatnonzero((found > low) & (found < high)).tolist()
+    if not kept:
         raise ValueError(
             f"none of {len(rows)} answers has a chance between {low} and {high}; train the model longer, or"
             " give a wider interval"
         )
-    return rows.select(kept.tolist())
+    return kept

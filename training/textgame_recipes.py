@@ -42,7 +42,7 @@ AGAIN = SlotRecipe(
 MISTAKES = SlotRecipe(
     fit=FitConfig(steps=5000, learning_rate=6e-4, decay_from=0.2, evaluate_every=1000, checkpoint_every=250)
 )
-_UNCERTAIN = (0.05, 0.95)  # chances of the right answer that leave something to learn
+UNCERTAIN = (0.05, 0.95)  # chances of the right answer that leave something to learn
 _TIMES = 4  # that a mistake is read
 MORE_MLE = SlotRecipe(
     fit=FitConfig(steps=1500, learning_rate=4e-4, decay_from=0.2, evaluate_every=500, checkpoint_every=250)
@@ -59,7 +59,7 @@ RLVR = SlotRLVRRecipe(
     ),
     # Of all questions one group in 35 has anything to teach, of these one in two at first. Nearly all of them change
     # something; on validation states that do not change stay right as often as before.
-    chance=_UNCERTAIN,
+    chance=UNCERTAIN,
 )
 BYTESIZED32 = SlotRecipe(fit=_FIT, max_answer=256)
 # Games that a fold trains on no row of: seven of the 31 each, no game twice, drawn once by a fixed seed.
@@ -130,9 +130,7 @@ def _mostly_mistakes(rows: list[GameTransition], seed: int) -> list[GameTransiti
 
 def textgame_more_mle(job: Job) -> Path:
     """Control of post-training: more maximum likelihood on the prompts that it uses."""
-    return _train_further(
-        job, MORE_MLE, _CONTROL_SPLIT, "Text games, base trained further", chance=_UNCERTAIN
-    )
+    return _train_further(job, MORE_MLE, _CONTROL_SPLIT, "Text games, base trained further", chance=UNCERTAIN)
 
 
 def _train_further(
@@ -155,7 +153,7 @@ def _train_further(
     )
     train = _encoded(base.model, chosen(rows, job.seed))
     if chance is not None:
-        train = uncertain(base.model, train, chance)
+        train = train.select(uncertain(base.model, train, chance))
     validation = _encoded(base.model, load_rows(job.data, "validation")[0])
     train_slots(run, base.model, train, validation, recipe, seed=job.seed)
     return _saved(job, run, base.model, validation, title, base.protocol)
@@ -181,7 +179,7 @@ def post_train(job: Job, recipe: SlotRLVRRecipe, title: str) -> Path:
     )
     train, validation = _encoded(base.model, rows), _encoded(base.model, load_rows(job.data, "validation")[0])
     if recipe.chance is not None:
-        train = uncertain(base.model, train, recipe.chance)
+        train = train.select(uncertain(base.model, train, recipe.chance))
     tasks = [SlotTask(base.model, part, recipe) for part in (train, validation)]
     train_task(run, base.model, tasks[0], tasks[1], recipe.grpo, seed=job.seed)
     return _saved(job, run, base.model, validation, title, base.protocol)

@@ -48,11 +48,15 @@ def test_uncertain_rows_lie_between_and_keep_their_order(rows):
     found = chances(model, rows)
     low, high = np.quantile(found, [0.25, 0.75])
     kept = uncertain(model, rows, (float(low), float(high)))
-    wanted = [number for number in range(len(rows)) if low < found[number] < high]
-    assert 0 < len(wanted) < len(rows)
-    assert [row.id for row in kept.rows] == [rows.rows[number].id for number in wanted]
-    assert kept.questions == [rows.questions[number] for number in wanted]
-    assert kept.answers == [rows.answers[number] for number in wanted]
+    assert kept == [number for number in range(len(rows)) if low < found[number] < high]
+    assert 0 < len(kept) < len(rows)
+
+
+def test_selected_rows_keep_question_and_answer_together(rows):
+    few = rows.select([5, 2])
+    assert few.rows == [rows.rows[5], rows.rows[2]]
+    assert few.questions == [rows.questions[5], rows.questions[2]]
+    assert few.answers == [rows.answers[5], rows.answers[2]]
 
 
 @pytest.mark.parametrize("between", [(0.5, 0.5), (0.7, 0.2), (-0.1, 0.5), (0.5, 1.2), (float("nan"), 0.5)])
