@@ -19,14 +19,9 @@ from typing import Any
 import numpy as np
 
 from rlvr_envs.drawer_rules import HAND
+from training.drawer_differences import HEADLINES, difference_table, gate_table
 from training.drawer_metrics import DrawerInstruments
-from training.drawer_tables import (
-    HEADLINES,
-    difference_table,
-    long_table,
-    window_table,
-    with_distance,
-)
+from training.drawer_tables import COPY, TRUTH, long_table, window_table, with_distance
 from training.drawer_truth import TrueRollouts, true_rollouts, with_shuffled_actions
 from training.frame_data import FrameData
 from training.frame_rollouts import (
@@ -156,7 +151,7 @@ def evaluate_drawer(
     )
     short: dict[str, Row] = {}
     long: dict[str, Row] = {}
-    for name, predictor in (("recorded frames", recorded_frames), ("copy last frame", copy_last_frame)):
+    for name, predictor in ((TRUTH, recorded_frames), (COPY, copy_last_frame)):
         short[name], long[name] = bench.window(name, "", predictor), bench.long(name, "", predictor)
     floors = {weights_sha256(model.tokenizer): model for model in models.values()}
     for number, (sha, model) in enumerate(floors.items()):
@@ -174,6 +169,7 @@ def evaluate_drawer(
     seed = config.bootstrap_seed
     tables = [
         window_table(short, bench.windows, 1, seed=seed),
+        gate_table(short, bench.windows, seed=seed),
         window_table(short, bench.windows, config.window_frames, seed=seed),
         *(long_table(long, bench.whole, horizon, seed=seed) for horizon in config.horizons),
     ]

@@ -1,9 +1,8 @@
 """The rows and columns of the drawer tables, made from measured predictions.
 
-Special: every number comes with a 95 % bootstrap interval over episodes, and two models are compared case by
-case on every metric, rewarded or not, with a plain verdict.
+Special: every number comes with a 95 % bootstrap interval over episodes.
 
-Absent: computing predictions (``training.drawer_evaluate``).
+Absent: computing predictions (``training.drawer_evaluate``), and comparing them (``training.drawer_differences``).
 """
 
 from __future__ import annotations
@@ -17,15 +16,13 @@ from numpy.typing import NDArray
 from training.drawer_metrics import drawer_moved, gripper_moved
 from training.frame_rollouts import FrameCases
 from training.report import Cell, Column, Table
-from training.rewards.frames import FrameRewardConfig
 from training.rows import Floats, Row
-from training.statistics import Estimate, bootstrap_mean, paired_bootstrap, ratio_of_means
+from training.statistics import Estimate, bootstrap_mean, ratio_of_means
 
-_HIGHER_IS_BETTER = ("psnr", "ssim")
 _MOVED = {"drawer_mm": drawer_moved, "gripper_cm": gripper_moved}
 
 
-_METRIC_COLUMNS = (
+METRIC_COLUMNS = (
     Column(key="repetition", title="repetition %", digits=1, scale=100),
     Column(key="lpips", title="LPIPS x100", scale=100),
     Column(key="mae", title="MAE x100", scale=100),
@@ -38,12 +35,11 @@ _METRIC_COLUMNS = (
     Column(key="drawer_mm/moved", title="moved: drawers mm", digits=1, show_n=True),
     Column(key="following_cm", title="following cm", digits=1),
 )
-# The endpoint, what it costs or brings where something moves, and what the penalty is for.
-HEADLINES = ("lpips", "gripper_cm/moved", "drawer_mm/moved", "repetition")
+TRUTH, COPY = "recorded frames", "copy last frame"
 _PICTURE = ("lpips", "mae", "mse", "psnr", "ssim")
 
 
-def _case_values(row: Row, cases: FrameCases, key: str, steps: int) -> tuple[Floats, list[str]] | None:
+def case_values(row: Row, cases: FrameCases, key: str, steps: int) -> tuple[Floats, list[str]] | None:
     """One value per case: pictures and following averaged over frames 1 .. steps, others of the last one.
 
     After ``/moved`` only of cases in which what the metric is about has moved. ``repetition`` is whether the last two
@@ -64,7 +60,7 @@ def _case_values(row: Row, cases: FrameCases, key: str, steps: int) -> tuple[Flo
 
 
 def _estimate(row: Row, cases: FrameCases, key: str, steps: int, *, seed: int) -> Estimate | None:
-    found = _case_values(row, cases, key, steps)
+    found = case_values(row, cases, key, steps)
     return None if found is None else bootstrap_mean(found[0], units=found[1], seed=seed)
 
 
@@ -73,7 +69,7 @@ def window_table(rows: Mapping[str, Row], cases: FrameCases, steps: int, *, seed
     cells: dict[str, dict[str, Cell]] = {}
     for name, row in rows.items():
         cells[name] = {
-            column.key: _estimate(row, cases, column.key, steps, seed=seed) for column in _METRIC_COLUMNS
+            column.key: _estimate(row, cases, column.key, steps, seed=seed) for column in METRIC_COLUMNS
         }
         cells[name] |= {
             "windows": len(cases),
@@ -83,7 +79,7 @@ def window_table(rows: Mapping[str, Row], cases: FrameCases, steps: int, *, seed
             "tokens": row.tokens,
         }
     shown = tuple(
-        c for c in _METRIC_COLUMNS if any(of_row.get(c.key) is not None for of_row in cells.values())
+        c for c in METRIC_COLUMNS if any(of_row.get(c.key) is not None for of_row in cells.values())
     )
     return Table(
         name=f"window-{steps}",
@@ -121,7 +117,7 @@ def with_distance(row: Row, aside: Row, names: Sequence[str]) -> Row:
 
 def long_table(rows: Mapping[str, Row], cases: FrameCases, steps: int, *, seed: int) -> Table:
     """After ``steps`` frames of an episode; rows from ``with_distance``."""
-    real = rows["recorded frames"].metrics["apart_cm"][:, steps - 1]
+    real = rows[TRUTH].metrics["apart_cm"][:, steps - 1]
     cells: dict[str, dict[str, Cell]] = {}
     for name, row in rows.items():
         cells[name] = {
@@ -157,56 +153,5 @@ def long_table(rows: Mapping[str, Row], cases: FrameCases, steps: int, *, seed: 
             "apart: distance of the gripper under the episode's actions from the gripper under another episode's, both"
             " read from frames; of the truth's: as a share of what the simulator does (1 is right)",
             "sampled rows are the mean over the sampling seeds; seconds and tokens are those of all of them, whole",
-        ),
-    )
-
-
-def difference_table(
-    rows: Mapping[str, Row],
-    cases: FrameCases,
-    pairs: Sequence[tuple[str, str]],
-    rewards: Mapping[str, FrameRewardConfig],
-    *,
-    seed: int,
-) -> Table:
-    """First minus second on the same windows; the endpoint is LPIPS of sampled frames over the whole window.
-
-    ``rewards``: what the first of a pair was rewarded for; the published reward where it is not named.
-    """
-    cells: dict[str, dict[str, Cell]] = {}
-    for first, second in pairs:
-        reward = rewards.get(first, FrameRewardConfig())
-        for steps in (1, cases.future.shape[1]):
-            for mode in ("sampled", "greedy"):
-                mine, other = rows[f"{first}, {mode}"], rows[f"{second}, {mode}"]
-                for column in _METRIC_COLUMNS:
-                    a, b = (_case_values(row, cases, column.key, steps) for row in (mine, other))
-                    if a is None or b is None:
-                        continue
-                    difference = paired_bootstrap(a[0], b[0], units=a[1], seed=seed)
-                    better = (difference.value > 0) == (column.key in _HIGHER_IS_BETTER)
-                    weight: float = getattr(reward, column.key, 0.0)
-                    name = f"{first} - {second}, {steps} frame{'s' * (steps > 1)}, {mode}: {column.key}"
-                    cells[name] = {
-                        "difference": difference,
-                        "verdict": "not distinguishable"
-                        if not difference.excludes_zero
-                        else "better"
-                        if better
-                        else "worse",
-                        "rewarded": "yes" if weight > 0 else "no",
-                    }
-    return Table(
-        name="differences",
-        title="Drawer prediction: paired differences",
-        columns=(
-            Column(key="difference", title="difference", digits=None, show_n=True),
-            Column(key="verdict", title="first is"),
-            Column(key="rewarded", title="rewarded"),
-        ),
-        rows=cells,
-        notes=(
-            "95 % paired bootstrap over episodes, metrics in their own units (not x100)",
-            "the endpoint is LPIPS of sampled frames over the window; the others are not corrected for their number",
         ),
     )

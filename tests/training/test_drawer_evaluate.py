@@ -10,10 +10,10 @@ import torch
 
 from rlvr_envs.drawer_rules import STATE_NAMES
 from training.collect_drawer import DrawerCollectConfig, collect_drawer
+from training.drawer_differences import difference_table, gate_table
 from training.drawer_evaluate import DrawerTableConfig, choose_windows, evaluate_drawer, long_cases
 from training.drawer_metrics import DrawerInstruments, drawer_moved, gripper_moved
 from training.drawer_recipes import ACTION_NAMES
-from training.drawer_tables import difference_table
 from training.drawer_truth import live, true_rollouts, with_shuffled_actions
 from training.frame_data import FrameData
 from training.frame_rollouts import MAX_TRIES, copy_last_frame, dream, recorded_frames
@@ -173,6 +173,7 @@ def test_the_report_has_every_row_and_is_computed_once(data, model, instruments,
     report = evaluate_drawer(models, data, instruments, CONFIG, **arguments)
     assert [table.name for table in report.tables] == [
         "window-1",
+        "gate",
         "window-3",
         "long-1",
         "long-4",
@@ -202,6 +203,8 @@ def test_the_report_has_every_row_and_is_computed_once(data, model, instruments,
         *("lpips", "repetition", "gripper_cm/moved", "drawer_mm/moved")
     }
     assert all(everything[name] == cells for name, cells in headlines.items())
+    gates = report.table("gate").rows
+    assert {name.rsplit(": ")[0] for name in gates} == set(rows) - {"recorded frames", "copy last frame"}
     verdicts = {cells["verdict"] for cells in report.table("differences").rows.values()}
     assert verdicts == {"not distinguishable"}  # both are the same model
     stamps = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
@@ -240,6 +243,21 @@ def test_differences_say_which_is_better_and_what_was_rewarded(data):
         assert table[f"{name}: lpips"]["rewarded"] == "yes"
         assert table[f"{name}: repetition"]["rewarded"] == ("yes" if first == "low" else "no")
     assert "low - high, 1 frame, sampled: repetition" not in table
+
+
+def test_the_gate_counts_errors_against_a_copy(data):
+    cases = choose_windows(data, CONFIG)
+    errors = {"copy last frame": 3.0, "recorded frames": 1.0, "model, greedy": 2.0, "worse, greedy": 4.0}
+    rows = {
+        name: Row({metric: np.full((4, 3), level) for metric in ("gripper_cm", "drawer_mm")}, 1.0, 1)
+        for name, level in errors.items()
+    }
+    gates = gate_table(rows, cases, seed=0).rows
+    assert {name.partition(": ")[0] for name in gates} == {"model, greedy", "worse, greedy"}
+    for metric in ("gripper_cm", "drawer_mm"):
+        assert gates[f"model, greedy: {metric}"]["difference"].value == -1
+        assert gates[f"model, greedy: {metric}"]["verdict"] == "better"
+        assert gates[f"worse, greedy: {metric}"]["verdict"] == "worse"
 
 
 def test_moved_cases_are_those_in_which_a_drawer_or_the_gripper_moved():
