@@ -38,7 +38,7 @@ from worldmodels.language.slot_world import SlotWorldModel
 
 FIRST_VARIATION = 700_000  # no data file, no bundled first state and no trial of the search has these
 MAX_STEPS = 120
-MAX_PLANS = 40
+MAX_PREDICTIONS = 120_000  # after these nobody searches any more
 
 
 def played(game: Game, state: GameState, actions: Sequence[str]) -> tuple[bool, float, int]:
@@ -70,7 +70,9 @@ def plans_anew(game: Game, first: GameState, model: WorldModel, search: TreeSear
     planner = TextPlanner(search, model, _propose(game))
     planner.reset(seed=0)
     state, steps = first, 0
-    while not state.game_over and steps < MAX_STEPS and len(planner.plans) < MAX_PLANS:
+    while (
+        not state.game_over and steps < MAX_STEPS and (planner.ahead or planner.model_steps < MAX_PREDICTIONS)
+    ):
         state = step(game, state, planner.act(state.to_text())).state
         steps += 1
     return {
@@ -106,7 +108,7 @@ def _propose(game: Game) -> Any:
 def main(
     models: tuple[str, ...] = ("textgame-base", "textgame-rlvr"),
     variations: int = 2,
-    budget: int = 3000,
+    budget: int = 10_000,
     views: int = 8,
     folder: Path = Path("runs/textgame-planning"),
     threads: int = 1,
@@ -139,7 +141,7 @@ def main(
         "search": search.config,
         "variations": [FIRST_VARIATION + number for number in range(variations)],
         "max_steps": MAX_STEPS,
-        "max_plans": MAX_PLANS,
+        "max_predictions": MAX_PREDICTIONS,
         "views": views,
     }
     outcomes: dict[str, dict[str, dict[str, Any]]] = {}
@@ -172,7 +174,8 @@ def main(
         notes=(
             "Wilson's 95 % intervals over games and variations",
             f"promised points are asked for again in {views} other numberings of the objects; at most {budget}"
-            f" predictions per search; plans anew: at most {MAX_PLANS} searches and {MAX_STEPS} actions",
+            f" predictions per search; plans anew: until {MAX_PREDICTIONS} are spent, and at most {MAX_STEPS}"
+            " actions",
         ),
     )
     report = Report(

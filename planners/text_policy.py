@@ -65,6 +65,11 @@ class TextPlanner:
         """Predictions asked for in this episode."""
         return sum(plan.model_steps for plan in self.plans)
 
+    @property
+    def ahead(self) -> int:
+        """Actions of the present plan that are not done yet."""
+        return len(self._next)
+
     def reset(self, *, seed: int, instruction: str | None = None) -> None:
         """Start an episode; the instruction is ignored, the state says what is to be done."""
         self._seed = seed

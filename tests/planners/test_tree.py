@@ -351,6 +351,10 @@ def test_a_plan_is_followed_while_the_truth_agrees():
     assert act_out(policy) == ["right"] * 6
     assert len(policy.plans) == 1
     assert policy.model_steps == policy.plans[0].model_steps
+    counted = TextPlanner(search(), LineWorldModel(), propose)
+    assert counted.ahead == 0
+    counted.act(line())
+    assert counted.ahead == 5
     often = TextPlanner(search(), LineWorldModel(), propose, replan_every=2)
     assert act_out(often) == ["right"] * 6
     assert len(often.plans) == 3
