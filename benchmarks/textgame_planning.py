@@ -23,7 +23,8 @@ from rich.console import Console
 from tqdm import tqdm
 
 from planners.text_policy import TextPlanner
-from planners.tree import TreeConfig, TreeSearch
+from planners.tree import TreeSearch
+from planners.tree_config import TreeConfig
 from rlvr_envs.simulators.text_game_world import TextGameWorld
 from rlvr_envs.simulators.text_games.catalogue import GAMES
 from rlvr_envs.simulators.text_games.engine import Game, start, step, valid_actions

@@ -24,7 +24,8 @@ from planners.rollout import CostSource, ImaginedCost, imagine
 from planners.search import CostFunction, Plan, Planner
 from planners.stable_worldmodel import StableWorldModelCost
 from planners.text_policy import TextPlanner
-from planners.tree import TextPlan, TreeConfig, TreeSearch
+from planners.tree import TreeSearch
+from planners.tree_config import TextPlan, TreeConfig
 
 __all__ = [
     "CEM",

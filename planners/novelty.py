@@ -8,7 +8,7 @@ Absent on purpose: sets of more than two facts, whose number explodes, and facts
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -24,11 +24,15 @@ class TextReading:
         text: Equal for equal states, and only for those.
         facts: What the state says, in small parts.
         won: Whether it is a victory.
+        names: Names of things, as actions say them, by the first part of the facts about them.
+        actor: The first part of facts about whoever acts.
     """
 
     text: str
-    facts: Collection[Hashable]
+    facts: Collection[tuple[Hashable, ...]]
     won: bool = False
+    names: Mapping[Hashable, str] = field(default_factory=dict)
+    actor: Hashable = None
 
 
 ReadText: TypeAlias = Callable[[Observation], TextReading]
@@ -45,7 +49,7 @@ def read_game_state(observation: Observation) -> TextReading:
         ValueError: It is no state.
     """
     state = observation if isinstance(observation, GameState) else parse_state(observation)
-    facts = [
+    facts: list[tuple[Hashable, ...]] = [
         *(
             (uuid, key, repr(value))
             for uuid, item in state.objects.items()
@@ -54,7 +58,13 @@ def read_game_state(observation: Observation) -> TextReading:
         *((uuid, name) for uuid, item in state.objects.items() for name in item["contains"]),
         *((uuid,) for uuid in state.objects),
     ]
-    return TextReading(text=state.to_text(), facts=facts, won=state.game_won)
+    return TextReading(
+        text=state.to_text(),
+        facts=facts,
+        won=state.game_won,
+        names={uuid: item["name"] for uuid, item in state.objects.items()},
+        actor=next((uuid for uuid, item in state.objects.items() if item["type"] == "Agent"), None),
+    )
 
 
 @dataclass(kw_only=True)

@@ -15,7 +15,8 @@ from collections.abc import Hashable, Mapping, Set
 from dataclasses import dataclass
 
 from planners.mpc import extended
-from planners.tree import Propose, TextPlan, TreeSearch
+from planners.tree import TreeSearch
+from planners.tree_config import Propose, TextPlan
 from worldmodels.api import History, Observation, WorldModel
 
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planners.tree import TreeConfig, TreeSearch
+from planners.tree import TreeSearch
+from planners.tree_config import TreeConfig
 from rlvr_envs.simulators.text_games.engine import Game, step, valid_actions
 from training.text_searched import each_kind, moment_of
 from worldmodels.api import History, RolloutState
@@ -65,7 +66,7 @@ def mistaken_rows(
     generator = np.random.default_rng([variation, zlib.crc32(game.name.encode()), 6])
     first = moment_of(game, variation, generator, random_share, config.moments)
     listener = _Listener(world)
-    search = TreeSearch(TreeConfig(budget_steps=config.budget))
+    search = TreeSearch(TreeConfig(budget_steps=config.budget, postpone=0))
     search.plan(listener, History(observations=[first]), lambda text: valid_actions(game, parse_state(text)))
     rows: list[GameTransition] = []
     wrong: list[bool] = []

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planners.tree import TreeConfig, TreeSearch
+from planners.tree import TreeSearch
+from planners.tree_config import TreeConfig
 from rlvr_envs.simulators.text_game_world import GamePredictions, GameRollouts, TextGameWorld
 from rlvr_envs.simulators.text_games.engine import Game, advise, start, step, valid_actions
 from worldmodels.api import History, RolloutState
@@ -59,7 +60,7 @@ def searched_rows(
     generator = np.random.default_rng([variation, zlib.crc32(game.name.encode()), 3])
     first = moment_of(game, variation, generator, random_share, config.moments)
     world = _Recorder()
-    search = TreeSearch(TreeConfig(budget_steps=config.budget, width=1))
+    search = TreeSearch(TreeConfig(budget_steps=config.budget, width=1, postpone=0))
     search.plan(world, History(observations=[first]), lambda text: valid_actions(game, parse_state(text)))
     rows = [
         GameTransition(

@@ -12,7 +12,8 @@ import pytest
 import rlvr_envs  # noqa: F401  registers the ids
 from planners.novelty import Novelty, TextReading, read_game_state
 from planners.text_policy import TextPlanner
-from planners.tree import TextPlan, TreeConfig, TreeSearch
+from planners.tree import TreeSearch
+from planners.tree_config import TextPlan, TreeConfig
 from rlvr_envs.simulators.text_game_world import TextGameWorld
 from rlvr_envs.simulators.text_games.catalogue import GAMES
 from rlvr_envs.simulators.text_games.engine import start, step, valid_actions
@@ -277,6 +278,7 @@ def test_what_is_doubted_is_not_followed():
         ({"width": 3}, "width must be 1 or 2"),
         ({"budget_steps": 0}, "budget_steps must be at least 1"),
         ({"batch_rows": 0}, "batch_rows must be at least 1"),
+        ({"postpone": -1}, "postpone must be at least 0"),
         ({"max_depth": 0}, "max_depth must be at least 1"),
         ({"temperature": -1.0}, "temperature must be at least 0"),
         ({"temperature": float("nan")}, "temperature must be at least 0"),
