@@ -74,7 +74,7 @@ TOKENIZER = CompressiveTokenizerRecipe(
 )
 
 # The same with smaller steps, on a tokenizer that has learned already: more episodes, no soft codes, and a state that
-# weighs more, for that is what codes lost of a picture. The bundled tokenizer is of a shorter run, see its card.
+# weighs more, for that is what codes lost of a picture. The bundled tokenizer had a shorter such run before this one.
 TOKENIZER_MORE = dataclasses.replace(
     TOKENIZER,
     losses=dataclasses.replace(
