@@ -51,7 +51,7 @@ def gate_table(rows: Mapping[str, Row], cases: FrameCases, *, seed: int) -> Tabl
         if name in (TRUTH, COPY):
             continue
         compared = {key: _compared(row, rows[COPY], cases, key, 1, seed=seed) for key in _GATES}
-        cells[name] = {key: found and found["difference"] for key, found in compared.items()}
+        cells[name] = {key: None if found is None else found["difference"] for key, found in compared.items()}
     return Table(
         name="gate",
         title="One frame ahead: error read from it, minus that of a copy of the last frame",
