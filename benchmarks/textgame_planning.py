@@ -160,7 +160,18 @@ def main(
             )
             log.add(part, {**found, "seconds": time.perf_counter() - began})
         outcomes[title] = log.parts
-    table = Table(
+    report = Report(
+        name="textgame-planning",
+        tables=(_table(outcomes, variations, views, budget),),
+        manifest=manifest(protocol=protocol, weights=hashes, data={}),
+        details={"outcomes": outcomes},
+    )
+    report.show(Console(width=160))
+    report.write()
+
+
+def _table(outcomes: dict[str, dict[str, dict[str, Any]]], variations: int, views: int, budget: int) -> Table:
+    return Table(
         name="planning",
         title=f"Text games won in truth: {len(GAMES)} games, {variations} variations each",
         columns=(
@@ -179,14 +190,6 @@ def main(
             " actions",
         ),
     )
-    report = Report(
-        name="textgame-planning",
-        tables=(table,),
-        manifest=manifest(protocol=protocol, weights=hashes, data={}),
-        details={"outcomes": outcomes},
-    )
-    report.show(Console(width=160))
-    report.write()
 
 
 def _cells(parts: dict[str, dict[str, Any]]) -> dict[str, Cell]:

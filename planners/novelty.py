@@ -60,7 +60,7 @@ def read_game_state(observation: Observation) -> TextReading:
     ]
     return TextReading(
         text=state.to_text(),
-        facts=facts,
+        facts=frozenset(facts),
         won=state.game_won,
         names={uuid: item["name"] for uuid, item in state.objects.items()},
         actor=next((uuid for uuid, item in state.objects.items() if item["type"] == "Agent"), None),

@@ -35,8 +35,7 @@ def _compared(
     if a is None or b is None:
         return None
     difference = paired_bootstrap(a[0], b[0], units=a[1], seed=seed)
-    better = (difference.value > 0) == (key in _HIGHER_IS_BETTER)
-    verdict = "not distinguishable" if not difference.excludes_zero else "better" if better else "worse"
+    verdict = difference.verdict(higher_is_better=key in _HIGHER_IS_BETTER)
     return {"difference": difference, "verdict": verdict}
 
 

@@ -208,7 +208,7 @@ def difference_table(
                     difference = paired_bootstrap(mine[0], other[0], units=mine[1], seed=seed)
                     cells[f"{first} - {second}, {steps} step{'s' * (steps > 1)}, {mode}: {key}"] = {
                         "difference": difference,
-                        "verdict": _verdict(difference, key),
+                        "verdict": difference.verdict(higher_is_better=key in _HIGHER_IS_BETTER),
                         "rewarded": "yes" if _rewarded(key, reward) else "no",
                     }
     return Table(
@@ -231,12 +231,6 @@ HEADLINES = ("lpips", "block_px/moved")
 def _rewarded(metric: str, reward: FrameRewardConfig) -> bool:
     part = _REWARDED_BY.get(metric)
     return part is not None and getattr(reward, part) > 0
-
-
-def _verdict(difference: Estimate, metric: str) -> str:
-    if not difference.excludes_zero:
-        return "not distinguishable"
-    return "better" if (difference.value > 0) == (metric in _HIGHER_IS_BETTER) else "worse"
 
 
 def gate_losses(model: ObjectWorldModel, data: PushTData) -> dict[str, float | None]:

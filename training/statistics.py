@@ -44,6 +44,12 @@ class Estimate:
         """Whether a difference is distinguishable from none at this confidence."""
         return self.low > 0 or self.high < 0
 
+    def verdict(self, *, higher_is_better: bool) -> str:
+        """Of a difference, in words: is the first ``"better"``, ``"worse"`` or ``"not distinguishable"``."""
+        if not self.excludes_zero:
+            return "not distinguishable"
+        return "better" if (self.value > 0) == higher_is_better else "worse"
+
 
 def wilson_interval(successes: int, n: int, *, confidence: float = 0.95) -> Estimate:
     """Success rate with Wilson's score interval, which stays inside 0..1 and is sane at 0 and n successes.

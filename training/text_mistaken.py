@@ -66,6 +66,7 @@ def mistaken_rows(
     generator = np.random.default_rng([variation, zlib.crc32(game.name.encode()), 6])
     first = moment_of(game, variation, generator, random_share, config.moments)
     listener = _Listener(world)
+    # Nothing is postponed: so were the searches made that the bundled models learned from.
     search = TreeSearch(TreeConfig(budget_steps=config.budget, postpone=0))
     search.plan(listener, History(observations=[first]), lambda text: valid_actions(game, parse_state(text)))
     rows: list[GameTransition] = []

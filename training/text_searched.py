@@ -60,6 +60,7 @@ def searched_rows(
     generator = np.random.default_rng([variation, zlib.crc32(game.name.encode()), 3])
     first = moment_of(game, variation, generator, random_share, config.moments)
     world = _Recorder()
+    # Nothing is postponed: so were the searches made that the bundled models learned from.
     search = TreeSearch(TreeConfig(budget_steps=config.budget, width=1, postpone=0))
     search.plan(world, History(observations=[first]), lambda text: valid_actions(game, parse_state(text)))
     rows = [

@@ -159,3 +159,19 @@ def test_a_ratio_of_success_rates_pairs_the_questions():
     assert ratio_of_means(solved, np.zeros(200)) is None
     with pytest.raises(ValueError, match=">= 0"):
         ratio_of_means([1.0, -1.0], [1.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "higher", "words"),
+    [
+        (0.1, 0.3, True, "better"),
+        (0.1, 0.3, False, "worse"),
+        (-0.3, -0.1, True, "worse"),
+        (-0.3, -0.1, False, "better"),
+        (-0.1, 0.3, True, "not distinguishable"),
+        (-0.1, 0.3, False, "not distinguishable"),
+    ],
+)
+def test_a_difference_says_which_is_better(low: float, high: float, higher: bool, words: str):
+    found = Estimate(value=(low + high) / 2, low=low, high=high, n=9)
+    assert found.verdict(higher_is_better=higher) == words
