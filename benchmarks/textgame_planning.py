@@ -12,7 +12,8 @@ benchmarks/results/textgame-planning.json.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ from worldmodels.language.slot_world import SlotWorldModel
 
 FIRST_VARIATION = 700_000  # no data file, no bundled first state and no trial of the search has these
 MAX_STEPS = 120
-MAX_PREDICTIONS = 120_000  # after these nobody searches any more
+MAX_PREDICTIONS = 60_000  # of a game; after these nobody searches any more
 
 
 def played(game: Game, state: GameState, actions: Sequence[str]) -> tuple[bool, float, int]:
@@ -53,9 +54,10 @@ def played(game: Game, state: GameState, actions: Sequence[str]) -> tuple[bool, 
     return state.game_won, float(state.score), taken
 
 
-def one_plan(game: Game, first: GameState, model: WorldModel, search: TreeSearch) -> dict[str, Any]:
+def one_plan(game: Game, variation: int, *, model: WorldModel, search: TreeSearch) -> dict[str, Any]:
     """A single plan, played without looking."""
-    plan = search.plan(model, History(observations=[first.to_text()]), _propose(game))
+    first = start(game, variation)
+    plan = search.plan(model, History(observations=[first.to_text()], instruction=game.name), _propose(game))
     won, score, steps = played(game, first, plan.actions)
     return {
         "won": won,
@@ -66,14 +68,12 @@ def one_plan(game: Game, first: GameState, model: WorldModel, search: TreeSearch
     }
 
 
-def plans_anew(game: Game, first: GameState, model: WorldModel, search: TreeSearch) -> dict[str, Any]:
+def plans_anew(game: Game, variation: int, *, model: WorldModel, search: TreeSearch) -> dict[str, Any]:
     """A plan, and another one whenever something else happens."""
-    planner = TextPlanner(search, model, _propose(game))
-    planner.reset(seed=0)
-    state, steps = first, 0
-    while (
-        not state.game_over and steps < MAX_STEPS and (planner.ahead or planner.model_steps < MAX_PREDICTIONS)
-    ):
+    planner = TextPlanner(search, model, _propose(game), max_model_steps=MAX_PREDICTIONS)
+    planner.reset(seed=0, instruction=game.name)
+    state, steps = start(game, variation), 0
+    while not state.game_over and steps < MAX_STEPS and (planner.ahead or not planner.spent):
         state = step(game, state, planner.act(state.to_text())).state
         steps += 1
     return {
@@ -85,10 +85,10 @@ def plans_anew(game: Game, first: GameState, model: WorldModel, search: TreeSear
     }
 
 
-def at_random(game: Game, first: GameState, variation: int) -> dict[str, Any]:
+def at_random(game: Game, variation: int) -> dict[str, Any]:
     """Valid actions at random."""
     generator = np.random.default_rng([variation, 5])
-    state, steps = first, 0
+    state, steps = start(game, variation), 0
     while not state.game_over and steps < MAX_STEPS:
         valid = valid_actions(game, state)
         state = step(game, state, valid[int(generator.integers(len(valid)))]).state
@@ -136,7 +136,6 @@ def main(
         if isinstance(world, SlotWorldModel)
     }
     ways = {"one plan": one_plan, "plans anew": plans_anew}
-    tasks = [(name, FIRST_VARIATION + number) for name in GAMES for number in range(variations)]
     protocol = {
         "task": "text games: plan in a world model, play in the simulator",
         "search": search.config,
@@ -145,21 +144,17 @@ def main(
         "max_predictions": MAX_PREDICTIONS,
         "views": views,
     }
-    outcomes: dict[str, dict[str, dict[str, Any]]] = {}
-    rows = [("random", "")] + [(world, way) for world in worlds for way in ways]
-    for world, way in rows:
-        title = f"{world}, {way}" if way else world
-        log = RowLog(folder, title, {**protocol, "row": title, "weights": hashes.get(world, "")})
-        for part in tqdm(log.missing([f"{name}/{v}" for name, v in tasks]), desc=title, unit="game"):
-            name, _, number = part.partition("/")
-            game, variation = GAMES[name], int(number)
-            first = start(game, variation)
-            began = time.perf_counter()
-            found = (
-                ways[way](game, first, worlds[world], search) if way else at_random(game, first, variation)
+    outcomes = {"random": _outcomes(folder, "random", protocol, "", at_random)}
+    for name, world in worlds.items():
+        for way, attempt in ways.items():
+            title = f"{name}, {way}"
+            outcomes[title] = _outcomes(
+                folder,
+                title,
+                protocol,
+                hashes.get(name, ""),
+                partial(attempt, model=world, search=search),
             )
-            log.add(part, {**found, "seconds": time.perf_counter() - began})
-        outcomes[title] = log.parts
     report = Report(
         name="textgame-planning",
         tables=(_table(outcomes, variations, views, budget),),
@@ -168,6 +163,24 @@ def main(
     )
     report.show(Console(width=160))
     report.write()
+
+
+def _outcomes(
+    folder: Path,
+    title: str,
+    protocol: Mapping[str, Any],
+    weights: str,
+    attempt: Callable[[Game, int], dict[str, Any]],
+) -> dict[str, dict[str, Any]]:
+    """How every game went: of those played before what is kept in the folder."""
+    log = RowLog(folder, title, {**protocol, "row": title, "weights": weights})
+    tasks = [f"{name}/{variation}" for name in GAMES for variation in protocol["variations"]]
+    for task in tqdm(log.missing(tasks), desc=title, unit="game"):
+        name, _, variation = task.partition("/")
+        began = time.perf_counter()
+        outcome = attempt(GAMES[name], int(variation))
+        log.add(task, {**outcome, "seconds": time.perf_counter() - began})
+    return log.parts
 
 
 def _table(outcomes: dict[str, dict[str, dict[str, Any]]], variations: int, views: int, budget: int) -> Table:

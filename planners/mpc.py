@@ -221,4 +221,8 @@ def extended(history: History, action: Any, observation: Observation, *, length:
     """The history after one more action, cut to its last ``length`` observations."""
     observations = [*history.observations, observation][-length:]
     actions = [*history.actions, action]
-    return History(observations=observations, actions=actions[len(actions) - len(observations) + 1 :])
+    return History(
+        observations=observations,
+        actions=actions[len(actions) - len(observations) + 1 :],
+        instruction=history.instruction,
+    )

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Hashable, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planners.mpc import extended
 from planners.tree import TreeSearch
@@ -37,12 +37,14 @@ class TextPlanner:
         world_model: Where to imagine.
         propose: Names candidate actions.
         replan_every: So many actions of a plan are followed; None: all of them.
+        max_model_steps: Predictions of an episode; when they are spent nothing is planned any more, and what was
+            tried least is tried. None: without limit.
 
     Attributes:
         plans: The plans of this episode.
 
     Raises:
-        ValueError: ``replan_every`` is less than 1.
+        ValueError: ``replan_every`` or ``max_model_steps`` is less than 1.
     """
 
     def __init__(
@@ -52,13 +54,16 @@ class TextPlanner:
         propose: Propose,
         *,
         replan_every: int | None = None,
+        max_model_steps: int | None = None,
     ) -> None:
         if replan_every is not None and replan_every < 1:
             raise ValueError(
                 f"replan_every must be at least 1, or None to follow whole plans, got {replan_every}"
             )
+        if max_model_steps is not None and max_model_steps < 1:
+            raise ValueError(f"max_model_steps must be at least 1, or None, got {max_model_steps}")
         self.search, self.world_model, self.propose = search, world_model, propose
-        self.replan_every = replan_every
+        self.replan_every, self.max_model_steps = replan_every, max_model_steps
         self.reset(seed=0)
 
     @property
@@ -71,9 +76,14 @@ class TextPlanner:
         """Actions of the present plan that are not done yet."""
         return len(self._next)
 
+    @property
+    def spent(self) -> bool:
+        """Whether nothing is planned any more in this episode."""
+        return self._budget() < 1
+
     def reset(self, *, seed: int, instruction: str | None = None) -> None:
-        """Start an episode; the instruction is ignored, the state says what is to be done."""
-        self._seed = seed
+        """Start an episode; the instruction, a game's name, is what the world model is told, if it wants to know."""
+        self._seed, self._instruction = seed, instruction or ""
         self.plans: list[TextPlan] = []
         self._history: History | None = None
         self._done: _Done | None = None
@@ -92,7 +102,7 @@ class TextPlanner:
         """
         text = self.search.read(observation).text
         self._look(observation, text)
-        if not self._next and text not in self._barren:
+        if not self._next and text not in self._barren and not self.spent:
             self._plan(text)
         if self._next:
             action, expected = self._next.popleft()
@@ -107,7 +117,7 @@ class TextPlanner:
         """Go on from what was seen; forget a plan that did not foresee it."""
         done, length = self._done, self.world_model.history_length
         if self._history is None or done is None:
-            self._history = History(observations=(observation,))
+            self._history = History(observations=(observation,), instruction=self._instruction)
             return
         self._history = extended(self._history, done.action, observation, length=length)
         if done.expected is not None and done.expected != text:
@@ -119,7 +129,7 @@ class TextPlanner:
 
     def _plan(self, text: str) -> None:
         plan = self._searched(self._refuted)
-        if not plan.actions and self._refuted:
+        if not plan.actions and self._refuted and not self.spent:
             self._refuted.clear()
             plan = self._searched(self._refuted)
         self._next.extend(list(zip(plan.actions, plan.observations, strict=True))[: self.replan_every])
@@ -128,7 +138,8 @@ class TextPlanner:
 
     def _searched(self, refuted: Mapping[str, Set[Hashable]]) -> TextPlan:
         assert self._history is not None
-        plan = self.search.plan(
+        search = replace(self.search, config=replace(self.search.config, budget_steps=self._budget()))
+        plan = search.plan(
             self.world_model,
             self._history,
             self.propose,
@@ -138,6 +149,13 @@ class TextPlanner:
         )
         self.plans.append(plan)
         return plan
+
+    def _budget(self) -> int:
+        """Predictions of the next search."""
+        budget = self.search.config.budget_steps
+        return (
+            budget if self.max_model_steps is None else min(budget, self.max_model_steps - self.model_steps)
+        )
 
     def _least_tried(self, text: str) -> str:
         actions = list(self.propose(text))

@@ -29,8 +29,8 @@ class TreeConfig:
         doubt: A way that the world model itself finds less likely is not followed further, in [0, 1).
         postpone: An action that seems to lead nowhere new (``planners.locality``) is asked as if its state's novelty
             were so many ranks worse; 0 asks all actions of a state at once. Without effect in other orders.
-        sure: The search ends at a victory that is at least so likely; one that is less likely may yet give way to
-            another. In [0, 1].
+        sure: The search ends at a victory that is at least so likely, times the share of the budget that is left: a
+            less likely one may yet give way to another, but the later it is the less is to be hoped for. In [0, 1].
 
     Raises:
         ValueError: a setting is out of its range.

@@ -102,7 +102,8 @@ class Tree:
     def next_pairs(self) -> list[tuple[Node, str]]:
         """States and actions to predict together; none after a victory, or when nothing is left to try."""
         pairs: list[tuple[Node, str]] = []
-        done = any(node.reading.won and node.probability >= self._config.sure for node in self._nodes)
+        enough = self._config.sure * (1 - self._steps / self._config.budget_steps)
+        done = any(node.reading.won and node.probability >= enough for node in self._nodes)
         room = 0 if done else min(self._config.batch_rows, self._config.budget_steps - self._steps)
         while self._open and len(pairs) < room:
             node = self._open[0][-1]

@@ -68,7 +68,11 @@ def mistaken_rows(
     listener = _Listener(world)
     # Nothing is postponed: so were the searches made that the bundled models learned from.
     search = TreeSearch(TreeConfig(budget_steps=config.budget, postpone=0))
-    search.plan(listener, History(observations=[first]), lambda text: valid_actions(game, parse_state(text)))
+    search.plan(
+        listener,
+        History(observations=[first], instruction=game.name),
+        lambda text: valid_actions(game, parse_state(text)),
+    )
     rows: list[GameTransition] = []
     wrong: list[bool] = []
     for number, (before, action, said) in enumerate(listener.asked):

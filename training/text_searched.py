@@ -62,7 +62,11 @@ def searched_rows(
     world = _Recorder()
     # Nothing is postponed: so were the searches made that the bundled models learned from.
     search = TreeSearch(TreeConfig(budget_steps=config.budget, width=1, postpone=0))
-    search.plan(world, History(observations=[first]), lambda text: valid_actions(game, parse_state(text)))
+    search.plan(
+        world,
+        History(observations=[first], instruction=game.name),
+        lambda text: valid_actions(game, parse_state(text)),
+    )
     rows = [
         GameTransition(
             id=f"{game.name}/{variation}{_MARK}/{number}",
