@@ -25,7 +25,7 @@ from training.provenance import weights_sha256
 from training.report import Column, Report, Table, manifest
 from training.rows import blocks
 from training.text_baselines import TextPredictor, TrainingTable, nothing_changes, perfect
-from training.text_data import load_rows
+from training.text_data import load_learnt, load_rows
 from training.text_slots import slot_world
 from training.textgame_evaluate import dreamt, measured, metric_cells, metric_columns
 from training.textgame_recipes import FOLDS
@@ -96,8 +96,8 @@ def main(
     whole = slot_world(checked_fold(everything, ()))
     without = [slot_world(checked_fold(run, games)) for run, games in zip(folds, FOLDS.values(), strict=True)]
     asked, digest = load_rows(data, "test")
-    train, train_digest = load_rows(data, "train")
-    known = TrainingTable(train)
+    learnt, digests = load_learnt(data)
+    known = TrainingTable(learnt)
     parts: dict[str, list[dict[str, NDArray[np.float64]]]] = {}
     rows: list[GameTransition] = []
     for games, world in zip(FOLDS.values(), without, strict=True):
@@ -137,7 +137,7 @@ def main(
         manifest=manifest(
             protocol={"task": "bytesized32: games left out", "folds": FOLDS, "seeds": SEEDS},
             weights={run.name: weights_sha256(world.model) for run, world in worlds},
-            data={"folder": data.name, "test": digest, "train": train_digest},
+            data={"folder": data.name, "test": digest, **digests},
         ),
     )
     report.show(Console(width=200))

@@ -28,12 +28,15 @@ class BestWeights:
     Args:
         run: Whose folder keeps the file.
         evaluate: Validation metrics of a model.
-        metric: The one that decides; more is better.
+        metric: The one that decides.
+        less: Whether less of it is better, as of a loss.
     """
 
-    def __init__(self, run: Run, evaluate: Callable[[Any], Mapping[str, float]], metric: str) -> None:
+    def __init__(
+        self, run: Run, evaluate: Callable[[Any], Mapping[str, float]], metric: str, *, less: bool = False
+    ) -> None:
         self.path = run.folder / _FILE
-        self._evaluate, self._metric = evaluate, metric
+        self._evaluate, self._metric, self._sign = evaluate, metric, -1 if less else 1
 
     @property
     def metrics(self) -> dict[str, float] | None:
@@ -51,8 +54,8 @@ class BestWeights:
             KeyError: The evaluation has no such metric.
         """
         metrics = self._evaluate(model)
-        value, best = metrics[self._metric], self.metrics
-        if best is None or value > best[self._metric]:
+        value, best = self._sign * metrics[self._metric], self.metrics
+        if best is None or value > self._sign * best[self._metric]:
             partial = self.path.with_name(_FILE + ".partial")
             weights = {
                 name: weight.detach().cpu().contiguous() for name, weight in model.state_dict().items()

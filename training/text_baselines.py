@@ -1,17 +1,19 @@
 """Answers that need no model: nothing changes, looked up in training, taken from the most similar training state,
 and the perfect difference. What a trained model is worth shows beside them only.
 
-Special: what a neighbour changed is applied fact by fact, as far as it fits; the perfect row goes through the
-published answer format, so it shows what the published scorer can reach at most.
+Special: what a neighbour changed is applied fact by fact, as far as it fits, and what moved there moves here; the
+perfect row goes through the published answer format, so it shows what the published scorer can reach at most.
 
 Absent: anything that learns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
-from worldmodels.language.game_state import GameState, same_names, same_value
+from worldmodels.language.compact_answers import parents
+from worldmodels.language.game_state import GameObject, GameState, same_names, same_value
 from worldmodels.language.state_diff import StateDifference, apply, difference
 from worldmodels.language.transitions import GameTransition
 
@@ -58,12 +60,12 @@ class TrainingTable:
 
     def neighbour(self, rows: Sequence[GameTransition], numbers: Sequence[int]) -> list[GameState | None]:
         """What the same action changed in the most similar state; an unseen action changes nothing."""
-        found: list[GameState | None] = []
-        for row in rows:
-            candidates = self._by_action.get(_key(row), ())
-            nearest = max(candidates, key=lambda other: _likeness(other.before, row.before), default=None)
-            found.append(row.before if nearest is None else _applied(nearest, row.before))
-        return found
+        return [self.twin(row) or self._as_nearest(row) for row in rows]
+
+    def _as_nearest(self, row: GameTransition) -> GameState:
+        candidates = self._by_action.get(_key(row), ())
+        nearest = max(candidates, key=lambda other: _likeness(other.before, row.before), default=None)
+        return row.before if nearest is None else _applied(nearest, row.before)
 
 
 def _key(row: GameTransition) -> tuple[str, str]:
@@ -89,12 +91,51 @@ def _likeness(one: GameState, other: GameState) -> int:
 
 
 def _applied(neighbour: GameTransition, state: GameState) -> GameState:
+    """What happened to a neighbour, done to a state as far as it fits.
+
+    What a thing holds is not copied, as there it held others. What moved, came or went there does so here.
+    """
     change = difference(neighbour.before, neighbour.after)
     known = state.objects.keys()
     fitting = StateDifference(
-        added=tuple(item for item in change.added if item["uuid"] not in known),
+        added=tuple({**item, "contains": []} for item in change.added if item["uuid"] not in known),
         removed=tuple(uuid for uuid in change.removed if uuid in known),
-        changed={fact: value for fact, value in change.changed.items() if len(fact) == 1 or fact[0] in known},
+        changed={
+            fact: value
+            for fact, value in change.changed.items()
+            if len(fact) == 1 or (fact[0] in known and fact[1:] != ("contains",))
+        },
         dropped=tuple(fact for fact in change.dropped if fact[0] in known),
     )
-    return apply(fitting, state)
+    changed = apply(fitting, state)
+    was, now = parents(neighbour.before.objects), parents(neighbour.after.objects)
+    moves = {
+        uuid: holder
+        for uuid in neighbour.after.objects.keys() & changed.objects.keys()
+        if (holder := now.get(uuid)) != was.get(uuid) and (holder is None or holder in changed.objects)
+    }
+    return _rehoused(changed, state, moves)
+
+
+def _rehoused(state: GameState, before: GameState, moves: Mapping[int, int | None]) -> GameState:
+    """A state whose objects hold what they held in ``before``, less what has gone, and what has moved where it is now.
+
+    Args:
+        state: Objects as they are now, holding names of before.
+        before: The state that those names are of.
+        moves: New holders by uuid; None: nobody.
+    """
+    held = parents(before.objects)
+    uuids = {before.objects[uuid]["name"]: uuid for uuid in held}
+    objects: dict[int, GameObject] = {}
+    for holder, item in state.objects.items():
+        contains: list[str] = []
+        for name in item["contains"]:
+            uuid = uuids.get(name)
+            if uuid is None:  # the name of no object, or of several
+                contains.append(name)
+            elif uuid in state.objects and uuid not in moves:
+                contains.append(state.objects[uuid]["name"])
+        contains += [state.objects[uuid]["name"] for uuid in sorted(moves) if moves[uuid] == holder]
+        objects[holder] = item if contains == list(item["contains"]) else {**item, "contains": contains}
+    return replace(state, objects=objects)

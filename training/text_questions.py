@@ -10,27 +10,25 @@ Absent: prompts themselves, tokens and models.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import json
 import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from training.rewards.states import published_state
-from training.text_data import load_rows, split_files
+from training.text_data import load_rows, nothing_usable, split_files
 from worldmodels.language.causal_lm_world import Prompt
 from worldmodels.language.game_state import GameState, record_states
+from worldmodels.language.json_lines import read_json_lines, warn_left_out
 from worldmodels.language.prompts import PromptTemplate, compact_prompt
+from worldmodels.language.published_prompt import TEMPLATE
 from worldmodels.language.transitions import GameTransition, transition_files
 
-TEMPLATE = "prompt.json"
-"""Where ``read_questions`` looks for what ``PromptTemplate.save`` wrote."""
 _HELD_OUT_TURNS = 20  # one of so many episodes
 
 
@@ -74,7 +72,7 @@ def questions_of(rows: Iterable[GameTransition], prompt: Prompt) -> list[TextQue
         TextQuestion(
             id=row.id,
             game=row.game,
-            prompt=prompt(row.before, row.action),
+            prompt=prompt(row.before, row.action, row.game),
             before=row.before,
             after=row.after,
         )
@@ -95,52 +93,43 @@ def record_questions(
 
     Raises:
         FileNotFoundError: There is nothing to read.
-        ValueError: A record is no transition or cannot be worded, and ``broken`` is None.
+        ValueError: A record is no transition or cannot be worded, and ``broken`` is None; or an archive is damaged.
     """
-    found = []
-    for file in transition_files(path):
-        opened: Any = gzip.open if file.suffix == ".gz" else open
-        with opened(file, "rt", encoding="utf-8") as lines:
-            for number, line in enumerate(lines, start=1):
-                try:
-                    if line.strip():
-                        found.append(_record_question(json.loads(line), f"{file.name}/{number}", build))
-                except (ValueError, RecursionError) as error:
-                    message = f"{file}:{number}: {error}"
-                    if broken is None:
-                        raise ValueError(message) from error
-                    broken.append(message)
-    return found
+    read = partial(_record_question, build=build)
+    return [one for file in transition_files(path) for one in read_json_lines(file, read, broken=broken)]
 
 
-def read_questions(
-    folder: str | Path, split: str, *, broken: list[str] | None = None
-) -> tuple[list[TextQuestion], str]:
+def read_questions(folder: str | Path, split: str) -> tuple[list[TextQuestion], str]:
     """The questions of a split: with the published prompt where the folder holds ``prompt.json``, else a compact one.
+
+    Lines that cannot be used are left out, with a warning that names them.
 
     Args:
         folder: Transitions as JSON lines, split by file name (``train.jsonl.gz``); with ``prompt.json`` they have to
             be ByteSized32 records.
         split: Word in the names of the files that are read; no others are opened.
-        broken: See ``record_questions``.
 
     Returns:
         Questions, and a hash of all that they were made of.
 
     Raises:
         FileNotFoundError: The split has no file.
-        ValueError: As for ``record_questions``.
+        ValueError: No line can be used, or an archive is damaged.
     """
     template = Path(folder) / TEMPLATE
     if not template.is_file():
-        rows, rows_hash = load_rows(folder, split, broken=broken)
+        rows, rows_hash = load_rows(folder, split)
         return questions_of(rows, compact_prompt), f"{rows_hash} compact"
     build = PromptTemplate.load(template).build
     files = split_files(folder, split)
     sha = hashlib.sha256(template.read_bytes())
     for file in files:
         sha.update(file.read_bytes())
+    broken: list[str] = []
     found = [question for file in files for question in record_questions(file, build, broken=broken)]
+    warn_left_out(broken)
+    if not found:
+        raise ValueError(nothing_usable(folder, split, broken))
     return found, f"{sha.hexdigest()[:16]} published"
 
 

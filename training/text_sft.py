@@ -1,7 +1,8 @@
 """Supervised fine-tuning of causal language models on prompts and answers, with or without thinking before them.
 
 Special: the loss is the mean over all answer tokens of a batch, however it is cut into smaller ones to fit into
-memory: gradients are gathered piece by piece and handed to the loop (``training.fit``) as those of one loss.
+memory: gradients are gathered piece by piece and handed to the loop (``training.fit``) as those of one loss. Held-out
+examples select the weights.
 Checkpoints hold what is trained, so those of adapters are small; a resumed run equals an uninterrupted one.
 
 Absent: where answers come from (``rejection``), packing of several examples into one row, and dropout.
@@ -9,7 +10,6 @@ Absent: where answers come from (``rejection``), packing of several examples int
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +19,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from training.best_weights import BestWeights
 from training.fit import FitConfig, fit
 from training.run import Run
 from training.text_data import LengthBatches
 from training.trained_weights import TrainedWeights
 from worldmodels.language.causal_lm import CausalLM
+from worldmodels.language.json_lines import read_json_lines, warn_left_out
 
 _THINK, _THOUGHT = "<think>", "</think>"
 
@@ -113,36 +115,46 @@ def think_then_answer(reasoning: str | None, answer: str) -> str:
 def read_examples(path: str | Path) -> list[SFTExample]:
     """Examples from JSON lines with ``prompt``, ``answer`` and maybe ``reasoning``, ``id`` and ``game``.
 
-    ``training.rejection`` writes such a file.
+    ``training.rejection`` writes such a file. Lines that are something else are left out, with a warning that names
+    them.
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: A line is something else; names it.
+        ValueError: No line is an example, or the archive is damaged; names the first line, or the archive.
     """
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"no examples at {path}; training.rejection writes accepted.jsonl")
-    found = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        try:
-            value: Any = json.loads(line)
-            texts = {key: value[key] for key in ("prompt", "answer")}
-            texts |= {key: value.get(key) or "" for key in ("reasoning", "id", "game")}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(
-                f"{path}:{number} is no example ({error!r}): 'prompt' and 'answer' are needed"
-            ) from error
-        if wrong := [key for key, text in texts.items() if not isinstance(text, str)]:
-            raise ValueError(f"{path}:{number}: {wrong} must be texts")
-        target = think_then_answer(texts["reasoning"], texts["answer"])
-        found.append(SFTExample(prompt=texts["prompt"], target=target, id=texts["id"], game=texts["game"]))
+    broken: list[str] = []
+    found = list(read_json_lines(path, _example, broken=broken))
+    warn_left_out(broken)
+    if not found:
+        raise ValueError(f"{path} holds no example: {broken[0] if broken else 'it is empty'}")
     return found
+
+
+def _example(value: Any, place: str) -> SFTExample:
+    try:
+        texts = {key: value[key] for key in ("prompt", "answer")}
+        texts |= {key: value.get(key) or "" for key in ("reasoning", "id", "game")}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"this is no example ({error!r}): 'prompt' and 'answer' are needed") from error
+    if wrong := [key for key, text in texts.items() if not isinstance(text, str)]:
+        raise ValueError(f"{wrong} must be texts")
+    target = think_then_answer(texts["reasoning"], texts["answer"])
+    (texts["prompt"] + target).encode()  # raises at lone surrogates, which no tokenizer takes
+    return SFTExample(prompt=texts["prompt"], target=target, id=texts["id"], game=texts["game"])
 
 
 def train_sft(
     run: Run, lm: CausalLM, train: SFTRows, validation: SFTRows | None, recipe: SFTRecipe, *, seed: int
-) -> None:
-    """Train ``lm`` in place, all weights that want gradients; an interrupted run goes on from its newest checkpoint."""
+) -> dict[str, float]:
+    """Train ``lm`` in place, all weights that want gradients; an interrupted run goes on from its newest checkpoint.
+
+    Returns:
+        Validation metrics of the weights that it ends with: of all evaluations those with the least ``nll``. Without
+        validation it ends with the last weights and says nothing.
+    """
     lengths = [len(p) + len(t) for p, t in zip(train.prompts, train.targets, strict=True)]
     batches = LengthBatches(lengths, batch=recipe.batch, seed=seed)
     trained = TrainedWeights(lm)
@@ -161,10 +173,17 @@ def train_sft(
             value += part.detach()
         return _Gathered.apply(value, gradients, *weights), {"tokens": float(total)}
 
-    def evaluate() -> dict[str, float]:
-        return {} if validation is None else {"nll": mean_nll(lm, validation, count=recipe.validation_rows)}
+    if validation is None:
+        fit(run, trained, loss, recipe.fit, seed=seed)
+        return {}
+    held_out = validation
 
-    fit(run, trained, loss, recipe.fit, seed=seed, evaluate=evaluate)
+    def evaluate(_: TrainedWeights) -> dict[str, float]:
+        return {"nll": mean_nll(lm, held_out, count=recipe.validation_rows)}
+
+    best = BestWeights(run, evaluate, "nll", less=True)
+    fit(run, trained, loss, recipe.fit, seed=seed, evaluate=lambda: best(trained))
+    return best.restore(trained)
 
 
 def answer_nll(lm: CausalLM, rows: SFTRows, numbers: Sequence[int]) -> Tensor:

@@ -26,6 +26,9 @@ from training.text_slots import exact_shares
 from worldmodels.language.compact_answers import read_compact
 from worldmodels.language.slot_model import SlotModel
 
+SELECTED_BY = "sampled_exact"
+"""The validation metric that decides which weights a run ends with: right next states at temperature 1."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SlotRLVRRecipe:

@@ -5,12 +5,14 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from torch.nn.utils import parameters_to_vector
 
 from tests.worldmodels.language.tiny_slots import tiny_slot_model, turns
 from training.grpo_config import GRPOConfig
 from training.jobs import Job
 from training.text_chance import chances, uncertain
 from training.text_data import TextRows
+from training.text_slot_rlvr import SlotTask
 from training.textgame_recipes import PROTOCOL, RLVR, TEXTGAME_RECIPES, post_train
 from worldmodels.checkpoints import load, save
 from worldmodels.language.slot_world import slot_config
@@ -84,3 +86,35 @@ def test_recipes_ask_only_uncertain_questions(rows, tmp_path):
     one = (float(likeliest.mean()), 1.0)
     grpo = GRPOConfig(group_size=2, prompts_per_step=2, minibatches=1, steps=1)
     assert load(post_train(job, dataclasses.replace(RLVR, grpo=grpo, chance=one), "tiny"))
+    assert not (job.folder / "best.safetensors").exists()
+
+
+def test_post_training_ends_with_the_weights_that_are_best_on_validation(rows, tmp_path, caplog, monkeypatch):
+    model = tiny_slot_model()
+    save(tmp_path / "base", model, {**slot_config(model), "protocol": PROTOCOL}, card="tiny")
+    data = tmp_path / "data"
+    for split in ("posttrain", "validation"):
+        write_transitions(data / f"{split}.jsonl.gz", rows.rows)
+        (data / f"more_{split}.jsonl").write_text("{broken\n")  # named, and costs nothing else
+    grpo = GRPOConfig(
+        group_size=8, prompts_per_step=8, minibatches=1, steps=3, learning_rate=1e-2, eval_every=1
+    )
+    job = Job(data=data, folder=tmp_path / "run", base=str(tmp_path / "base"))
+    recipe = dataclasses.replace(RLVR, grpo=grpo, chance=None)
+    seen: list[torch.Tensor] = []
+
+    def validate(task, model):
+        seen.append(parameters_to_vector(model.parameters()).detach().clone())
+        return {"sampled_exact": (0.1, 0.3, 0.2)[len(seen) - 1]}
+
+    monkeypatch.setattr(SlotTask, "validate", validate)
+    # An untrained model says nothing that earns anything; this reward differs.
+    monkeypatch.setattr(SlotTask, "score", lambda task, prompts, rollout: rollout.tokens[:, 0].float())
+    ended = parameters_to_vector(load(post_train(job, recipe, "tiny")).model.parameters()).detach()
+    apart = [float((ended - weights).abs().max()) for weights in seen]
+    assert apart[1] < 1e-3  # saved in half precision
+    assert min(apart[0], apart[2]) > 5e-3
+    assert [message.split(": ")[1].rpartition("/")[2] for message in caplog.messages] == [
+        "more_posttrain.jsonl:1",
+        "more_validation.jsonl:1",
+    ]

@@ -1,28 +1,35 @@
-"""Text-game data and the baselines on them."""
+"""Text-game data: made, split, read."""
 
 import dataclasses
+import gzip
+import logging
+from itertools import pairwise
 
-import numpy as np
 import pytest
 
 from rlvr_envs.simulators.text_games.catalogue import GAMES
 from rlvr_envs.simulators.text_games.engine import advise, start, step
+from rlvr_envs.simulators.text_starts import FIRST_VARIATION as FIRST_STATES
 from tests.worldmodels.language.tiny_slots import turns
-from training.text_baselines import TrainingTable, nothing_changes, perfect
 from training.text_data import (
+    FIRST_VARIATION,
     HELD_OUT_GAME,
+    LEARNT_SPLITS,
+    MISTAKEN,
+    SEARCHED,
     SPLITS,
     LengthBatches,
     TextCollectConfig,
     TextRows,
     collect_text_games,
     language_of,
+    load_learnt,
     load_rows,
     variation_rows,
 )
 from training.text_searched import SearchedConfig
 from worldmodels.language.compact_answers import read_compact
-from worldmodels.language.transitions import GameTransition
+from worldmodels.language.transitions import write_transitions
 
 SMALL = TextCollectConfig(variations=1, rows=6, search=SearchedConfig(budget=40, rows=5))
 
@@ -119,46 +126,51 @@ def test_a_missing_split_is_named(folder, tmp_path):
         load_rows(tmp_path, "test")
 
 
-class TestBaselines:
-    rows = turns("boil-water", 3, 60)
+def test_a_broken_line_is_named_and_the_rest_is_used(tmp_path, caplog):
+    rows = turns(limit=6)
+    write_transitions(tmp_path / "train.jsonl.gz", rows)
+    lines = gzip.decompress((tmp_path / "train.jsonl.gz").read_bytes()).splitlines(keepends=True)
+    lines[2:2] = [b"{broken\n", b'"\xff"\n', b'{"game": "x"}\n']
+    (tmp_path / "train.jsonl.gz").write_bytes(gzip.compress(b"".join(lines)))
+    with caplog.at_level(logging.WARNING):
+        found, _ = load_rows(tmp_path, "train")
+    assert [row.id for row in found] == [row.id for row in rows]
+    assert [message.split(": ")[1].rpartition("/")[2] for message in caplog.messages] == [
+        f"train.jsonl.gz:{line}" for line in (3, 4, 5)
+    ]
 
-    def test_the_perfect_row_is_perfect_and_doing_nothing_is_not(self):
-        numbers = range(len(self.rows))
-        right = [row.after for row in self.rows]
-        assert perfect(self.rows, numbers) == right
-        assert nothing_changes(self.rows, numbers) == [row.before for row in self.rows]
-        assert nothing_changes(self.rows, numbers) != right
 
-    def test_looking_up_what_was_seen(self):
-        table = TrainingTable(self.rows[:30])
-        numbers = range(len(self.rows))
-        found = table.lookup(self.rows, numbers)
-        for row, said in zip(self.rows[:30], found[:30], strict=True):
-            assert said == row.after
-            assert table.twin(row) == row.after
-            assert table.knows_action(row)
-        for row, said in zip(self.rows[30:], found[30:], strict=True):
-            assert said == (table.twin(row) or row.before)
+def test_a_split_without_a_usable_line(tmp_path):
+    (tmp_path / "train.jsonl").write_text("{broken\n")
+    with pytest.raises(ValueError, match=r"nothing usable of the split 'train': .*train\.jsonl:1: "):
+        load_rows(tmp_path, "train")
+    (tmp_path / "train.jsonl").write_text("\n")
+    with pytest.raises(ValueError, match="its files are empty"):
+        load_rows(tmp_path, "train")
 
-    def test_a_neighbour_repeats_its_change(self):
-        first = next(row for row in self.rows if row.after != row.before and "take" in row.action)
-        table = TrainingTable([first])
-        assert table.neighbour([first], [0]) == [first.after]
-        aside = dataclasses.replace(first, action="do something unheard of")
-        assert table.neighbour([aside], [0]) == [aside.before]
-        fewer = dict(list(first.before.objects.items())[:3])
-        cut = dataclasses.replace(first, before=dataclasses.replace(first.before, objects=fewer))
-        assert set(table.neighbour([cut], [0])[0].objects) >= set(fewer)
 
-    def test_other_games_do_not_count(self):
-        table = TrainingTable(self.rows)
-        stranger = GameTransition(
-            id="x/0/0",
-            game="x",
-            before=self.rows[0].before,
-            action=self.rows[0].action,
-            after=self.rows[0].after,
-        )
-        assert table.twin(stranger) is None
-        assert not table.knows_action(stranger)
-        assert np.all([table.twin(row) is not None for row in self.rows])
+def test_models_learn_from_two_splits_where_both_are_there(folder, tmp_path):
+    train, digest = load_rows(folder, "train")
+    more, digest_of_more = load_rows(folder, "posttrain")
+    learnt, digests = load_learnt(folder)
+    assert [row.id for row in learnt] == [row.id for row in (*train, *more)]
+    assert digests == {"train": digest, "posttrain": digest_of_more}
+    write_transitions(tmp_path / "some_train.jsonl.gz", train)
+    learnt, digests = load_learnt(tmp_path)
+    assert (len(learnt), set(digests)) == (len(train), {"train"})
+
+
+def test_no_variation_serves_twice():
+    most = MISTAKEN - SEARCHED
+    parts = {split: (0, SEARCHED, MISTAKEN) if split in LEARNT_SPLITS else (0, SEARCHED) for split in SPLITS}
+    starts = sorted(first + part for split, first in FIRST_VARIATION.items() for part in parts[split])
+    # Below the bundled first states, thus below planning (700,000) and the search's trials (800,000); not where the
+    # test split was when recipes were chosen.
+    assert starts[-1] + most <= FIRST_STATES
+    assert not [first for first in starts if 300_000 - most < first <= 400_000]
+    assert all(later - first >= most for first, later in pairwise(starts))
+    TextCollectConfig(variations=most)
+    with pytest.raises(ValueError, match="variations is 25001"):
+        TextCollectConfig(variations=most + 1)
+    with pytest.raises(ValueError, match="variations is 0"):
+        TextCollectConfig(variations=0)

@@ -240,6 +240,16 @@ def test_the_best_weights_are_kept(tmp_path):
         BestWeights(run_in(tmp_path, resume=True), lambda _: {}, "good")(model)
 
 
+def test_of_a_loss_the_least_is_best(tmp_path):
+    model = torch.nn.Linear(1, 1, bias=False)
+    best = BestWeights(run_in(tmp_path), lambda m: {"loss": m.weight.item() ** 2}, "loss", less=True)
+    for value in (3.0, -1.0, 2.0, 1.0):
+        torch.nn.init.constant_(model.weight, value)
+        best(model)
+    assert best.restore(model) == {"loss": 1}
+    assert model.weight.item() == -1
+
+
 class TestVLLM:
     """Without vLLM itself: a stand-in with the parts of its interface that are used."""
 

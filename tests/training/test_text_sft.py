@@ -74,6 +74,19 @@ def test_the_loss_falls_and_an_interrupted_run_ends_the_same(tmp_path, lora):
     assert ends[0] == ends[1]
 
 
+def test_it_ends_with_the_weights_that_are_best_on_held_out_examples(tmp_path):
+    recipe = SFTRecipe(fit=FitConfig(steps=30, learning_rate=0.1, warmup_steps=1, evaluate_every=3), batch=2)
+    lm = tiny_lm()
+    rows = SFTRows.of(lm, EXAMPLES[:2], max_length=512)
+    others = SFTRows.of(lm, EXAMPLES[2:], max_length=512)
+    run = Run(tmp_path, recipe, 0)
+    facts = train_sft(run, lm, rows, others, recipe, seed=0)
+    found = [line["validation/nll"] for line in run.metrics() if "validation/nll" in line]
+    assert facts == {"nll": min(found)}
+    assert found[-1] > min(found)  # two examples by heart
+    assert mean_nll(lm, others, count=5) == pytest.approx(min(found), rel=1e-5)
+
+
 def stopped(run, *, at):
     """The run, but its machine fails."""
     log = run.log
@@ -141,7 +154,7 @@ def test_long_examples_are_left_out():
         SFTRows.of(lm, EXAMPLES, max_length=3)
 
 
-def test_examples_are_read_strictly(tmp_path):
+def test_examples_are_read(tmp_path, caplog):
     path = tmp_path / "accepted.jsonl"
     good = {"prompt": "p", "answer": "a", "reasoning": "r", "id": "g/1/2", "game": "g"}
     path.write_text(json.dumps(good) + "\n" + json.dumps({"prompt": "p", "answer": "a", "reasoning": None}))
@@ -149,13 +162,23 @@ def test_examples_are_read_strictly(tmp_path):
     assert first == SFTExample(prompt="p", target="<think>\nr\n</think>\n\na", id="g/1/2", game="g")
     assert second == SFTExample(prompt="p", target="a")
     for line, message in [
-        ('{"prompt": "p"}', "1 is no example.*'answer'"),
-        ("[]", "is no example"),
-        ("{", "is no example"),
-        ('{"prompt": "p", "answer": 3}', r"\['answer'\] must be texts"),
+        (b'{"prompt": "p"}', "this is no example.*'answer'"),
+        (b"[]", "this is no example"),
+        (b"{", "Expecting property name"),
+        (b'{"prompt": "p", "answer": 3}', r"\['answer'\] must be texts"),
+        (b'{"prompt": "p", "answer": "\xff"}', "can't decode byte 0xff"),
+        (b'{"prompt": "\\ud800", "answer": "a"}', "surrogates not allowed"),
     ]:
-        path.write_text(line)
-        with pytest.raises(ValueError, match=message):
+        path.write_bytes(line)
+        with pytest.raises(ValueError, match=rf"holds no example: .*accepted\.jsonl:1: .*{message}"):
             read_examples(path)
+        caplog.clear()
+        path.write_bytes(json.dumps(good).encode() + b"\n" + line + b"\n" + json.dumps(good).encode())
+        assert read_examples(path) == [first, first]
+        assert len(caplog.messages) == 1
+        assert "accepted.jsonl:2: " in caplog.messages[0]
+    path.write_text("\n")
+    with pytest.raises(ValueError, match="it is empty"):
+        read_examples(path)
     with pytest.raises(FileNotFoundError, match=r"training\.rejection"):
         read_examples(tmp_path / "nothing")

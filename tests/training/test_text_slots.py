@@ -8,6 +8,7 @@ import torch
 
 from tests.worldmodels.language.tiny_slots import tiny_slot_model, turns
 from training.commands.evaluate import evaluate
+from training.commands.train import train
 from training.fit import FitConfig
 from training.grpo_config import GRPOConfig
 from training.grpo_loop import Rollout
@@ -131,6 +132,19 @@ def test_the_table_has_its_baselines_and_keeps_finished_rows(tmp_path):
     }
     assert set(report.table("comparison").rows) == {"tiny - other, sampled", "tiny - other, greedy"}
     assert make().table("all-rows").rows == rows
+    assert not [note for note in report.table("all-rows").notes if "twin" in note]
+
+
+def test_a_group_of_rows_without_a_table_is_named():
+    report = evaluate_text_games(
+        {}, turns(variation=3, limit=9), turns(variation=4, limit=9), TextTableConfig(), name="x", data={}
+    )
+    assert [table.name for table in report.tables] == ["all-rows"]
+    assert report.tables[0].notes[-3:] == (
+        "without a twin in training: all of these rows, so there is no table of them",
+        "action seen in training: no row, so there is no table of them",
+        "action not seen in training: all of these rows, so there is no table of them",
+    )
 
 
 @pytest.mark.slow
@@ -183,20 +197,32 @@ def test_mistakes_are_read_four_times_beside_as_many_other_rows():
     assert _mostly_mistakes(rows, seed=1) != chosen
 
 
-def test_folds_train_on_no_row_of_their_games(tmp_path):
-    games = [game for fold in FOLDS.values() for game in fold]
-    assert len(games) == len(set(games)) == 21
-    left, kept = FOLDS["1"][0], FOLDS["2"][0]
+@pytest.fixture
+def two_games(tmp_path):
+    """A folder with turns of two games of ByteSized32 by name, of different folds, and with a broken line."""
     data = tmp_path / "data"
     renamed = [
         type(row)(id=row.id, game=game, before=row.before, action=row.action, after=row.after)
-        for game in (left, kept)
+        for game in (FOLDS["1"][0], FOLDS["2"][0])
         for variation in range(30)
         for row in turns(variation=variation, limit=90)[::30]
     ]
     write_transitions(data / "train.jsonl.gz", renamed)
-    with (data / "more_train.jsonl").open("w") as file:
-        file.write("{broken\n")
+    (data / "more_train.jsonl").write_text("{broken\n")
+    return data
+
+
+def test_the_small_model_has_a_name_that_may_be_written_with_underscores(two_games, tmp_path, caplog):
+    train("textgame_bytesized32_small", data=two_games, folder=tmp_path / "run", steps=1)
+    assert load(tmp_path / "run" / "model").protocol["environment"] == "ByteSized32"
+    assert len(caplog.messages) == 1
+    assert "more_train.jsonl:1: " in caplog.messages[0]
+
+
+def test_folds_train_on_no_row_of_their_games(two_games, tmp_path):
+    games = [game for fold in FOLDS.values() for game in fold]
+    assert len(games) == len(set(games)) == 21
+    left, data = FOLDS["1"][0], two_games
     folder = TEXTGAME_RECIPES["textgame-bytesized32-fold-1"].run(
         Job(folder=tmp_path / "run", data=data, steps=1)
     )

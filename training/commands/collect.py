@@ -67,7 +67,7 @@ def collect(
 def collect_text(folder: Path, episodes: int, seed: int, world_model: str | None) -> None:
     """Make transitions of the text games, a file for each split, or those that a model is asked by searches."""
     from training.text_data import (
-        MISTAKEN_SPLITS,
+        LEARNT_SPLITS,
         SPLITS,
         TextCollectConfig,
         collect_mistaken,
@@ -87,7 +87,7 @@ def collect_text(folder: Path, episodes: int, seed: int, world_model: str | None
         else:
             collect_mistaken(folder, slot_world(world_model), config)
     rows = []
-    for split in SPLITS if world_model is None else MISTAKEN_SPLITS:
+    for split in SPLITS if world_model is None else LEARNT_SPLITS:
         found, digest = load_rows(folder, split)
         changed = sum(row.after != row.before for row in found)
         rows.append(

@@ -27,7 +27,7 @@ def train(
     """Train a model by a recipe (see 'rlvr-world list'). Interrupted, --resume goes on.
 
     Args:
-        recipe: Name of the recipe.
+        recipe: Name of the recipe; underscores serve as hyphens.
         data: Folder of episodes, made by 'rlvr-world collect'; None: data/ and the first word of the recipe's name.
         folder: Run folder, with metrics, checkpoints and, at the end, the model; None: runs/RECIPE.
         resume: Go on with the run that the folder holds.
@@ -41,6 +41,7 @@ def train(
         threads: Threads to compute with.
     """
     use_threads(threads)
+    recipe = recipe.replace("_", "-")
     if steps is not None and steps < 1:
         raise ValueError(f"--steps is {steps}; it must be at least 1")
     import torch

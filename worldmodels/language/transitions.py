@@ -23,6 +23,7 @@ from worldmodels.language.game_state import (
     record_states,
     same_object,
 )
+from worldmodels.language.json_lines import read_json_lines
 
 SUFFIXES = (".jsonl", ".jsonl.gz")
 
@@ -78,23 +79,17 @@ def read_transitions(path: str | Path, *, broken: list[str] | None = None) -> It
 
     Raises:
         FileNotFoundError: There is nothing to read.
-        ValueError: A line is no transition and ``broken`` is None.
+        ValueError: A line is no transition and ``broken`` is None; or an archive is damaged.
     """
     last: GameTransition | None = None
+
+    def read(record: Any, place: str) -> GameTransition:
+        nonlocal last
+        last = _transition(record, place, last)
+        return last
+
     for file in transition_files(path):
-        opened: Any = gzip.open if file.suffix == ".gz" else open
-        with opened(file, "rt", encoding="utf-8", errors="surrogateescape") as lines:
-            for number, line in enumerate(lines, start=1):
-                if not line.strip():
-                    continue
-                try:
-                    last = _transition(json.loads(line), f"{file.name}/{number}", last)
-                    yield last
-                except (ValueError, RecursionError) as error:
-                    message = f"{file}:{number}: {error}"
-                    if broken is None:
-                        raise ValueError(message) from error
-                    broken.append(message)
+        yield from read_json_lines(file, read, broken=broken)
 
 
 def write_transitions(path: str | Path, transitions: Iterable[GameTransition]) -> int:

@@ -4,7 +4,9 @@ import csv
 import gzip
 import hashlib
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -25,6 +27,7 @@ from worldmodels.language.prompts import (
     rules_by_game,
 )
 
+README = (Path(__file__).resolve().parents[3] / "README.md").read_text(encoding="utf-8")
 WRITTEN = {
     "object": {"kettle": "Pots get hot.\n==========\nWater boils.\n\n==========\nThe world is all.\n"},
     "action": {"kettle": "wait: nothing\n\n\n"},
@@ -88,6 +91,30 @@ def test_all_published_records_are_made_byte_for_byte(published, conformance):
             number = row["record"]["extra_info"]["index"]
             made = template.official_record(transitions[number], split="test", index=number)
             assert json.dumps(made) == json.dumps(row["record"])
+
+
+def test_the_example_of_the_readme_makes_a_template_of_a_users_own_files(
+    published, conformance, tmp_path, monkeypatch
+):
+    rows, transitions, _ = published
+    (code,) = [
+        block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if ".extract(" in block
+    ]
+    with gzip.open(conformance("language/text_game_prompt_assets.json.gz")) as file:
+        written = json.load(file)["human_written_rules"]
+    rules = tmp_path / "GPT-simulator" / "rules" / "human_written_rules"
+    rules.mkdir(parents=True)
+    for kind, name in RULE_FILES.items():
+        (rules / name).write_text(json.dumps(written[kind]))
+    (tmp_path / "record.json").write_text(json.dumps(rows[7]["record"]))
+    (tmp_path / "data" / "bytesized32").mkdir(parents=True)
+    (tmp_path / "data" / "bytesized32" / "test.jsonl").write_text("\n".join(map(json.dumps, transitions)))
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
+    made = PromptTemplate.load("data/bytesized32/prompt.json").build(
+        transitions[rows[3]["record"]["extra_info"]["index"]]
+    )
+    assert made == rows[3]["record"]["prompt"][0]["content"]
 
 
 def test_every_example_gives_the_same_template(published):
