@@ -187,4 +187,4 @@ def history_option(
     for observation in history.observations:
         checked_observation("an observation of the options", observation_space, observation)
     actions = [checked_action(action_space, action)[0].astype(np.float32) for action in history.actions]
-    return History(observations=tuple(history.observations), actions=tuple(actions))
+    return replace(history, observations=tuple(history.observations), actions=tuple(actions))

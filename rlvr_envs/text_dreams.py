@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,6 +26,8 @@ from rlvr_envs.spaces import Document, checked_observation
 from rlvr_envs.text_states import MAX_ACTION_CHARACTERS, MAX_STATE_CHARACTERS, state_lines
 from worldmodels.api import History, Observation, Prediction, WorldModel
 from worldmodels.language.game_state import GameState, parse_state
+from worldmodels.language.json_lines import warn_left_out
+from worldmodels.language.published_prompt import TEMPLATE, PublishedPrompt
 from worldmodels.language.state_diff import StateDifference, difference
 from worldmodels.language.transitions import read_transitions
 
@@ -85,8 +88,11 @@ def text_game(
     not; ``clipped_actions``, always 0.
 
     ## Arguments
-    - ``world_model``: a bundled name, a folder, a hub id, or any ``worldmodels.api.WorldModel`` of texts.
-    - ``episodes``: a file or folder of recorded transitions, ours or ByteSized32-State-Prediction's.
+    - ``world_model``: a bundled name, a folder, a hub id (ours, or any causal language model in safetensors files),
+      or any ``worldmodels.api.WorldModel`` of texts.
+    - ``episodes``: a file or folder of recorded transitions, ours or ByteSized32-State-Prediction's. If the folder
+      holds ``prompt.json`` beside the latter, a language model is asked by the published prompt, as the released ones
+      were trained; otherwise by ``worldmodels.language.prompts.compact_prompt``, and a warning says so.
     - ``game``: begin with this game; None: with any.
     - ``valid_actions``: a function from a ``GameState`` to texts, for example the simulator's.
     - ``temperature``: of the model's draws; 0 takes the likeliest tokens.
@@ -99,7 +105,7 @@ def text_game(
     - v0: first release.
     """
     task = TextGameDreamTask(starts=_starts(episodes), game=game, valid_actions=valid_actions)
-    return LearnedEnv(world_model, task, temperature=temperature, render_mode=render_mode)
+    return LearnedEnv(_asked(world_model, episodes), task, temperature=temperature, render_mode=render_mode)
 
 
 def text_game_vector(
@@ -116,13 +122,32 @@ def text_game_vector(
     """``num_envs`` text dreams stepped as one batch; for the rest see :func:`text_game`."""
     task = TextGameDreamTask(starts=_starts(episodes), game=game, valid_actions=valid_actions)
     return LearnedVectorEnv(
-        world_model,
+        _asked(world_model, episodes),
         task,
         num_envs=num_envs,
         max_episode_steps=max_episode_steps,
         temperature=temperature,
         render_mode=render_mode,
     )
+
+
+def _asked(world_model: WorldModel | str | Path, episodes: str | Path | None) -> WorldModel:
+    """The world model; one that was named and needs a prompt gets the published one where the episodes hold it."""
+    if not isinstance(world_model, str | Path):
+        return world_model
+    from worldmodels import load  # imports torch, which an environment over another model may not need
+    from worldmodels.language.causal_lm_world import CausalLMWorldModel
+
+    model = load(world_model)
+    if not isinstance(model, CausalLMWorldModel):
+        return model
+    if episodes is not None and (Path(episodes) / TEMPLATE).is_file():
+        return model.asked_by(PublishedPrompt.read(episodes))
+    gym.logger.warn(
+        f"{world_model} is asked in this project's own words: {episodes or 'no episodes'} has no {TEMPLATE} of the"
+        " published prompt; a model that was trained on that one answers worse, or not at all"
+    )
+    return model
 
 
 def _starts(episodes: str | Path | None) -> list[FirstState]:
@@ -144,15 +169,16 @@ def bundled_first_states() -> list[FirstState]:
 
 
 def recorded_first_states(path: str | Path) -> list[FirstState]:
-    """The states of the first 2,000 recorded transitions that can be read.
+    """The states of the first 2,000 recorded transitions that can be read; a warning names lines that cannot.
 
     Raises:
         FileNotFoundError: There is nothing to read.
-        ValueError: No line is a transition; names the first one.
+        ValueError: No line is a transition, or an archive is damaged; names the first line, or the archive.
     """
     broken: list[str] = []
     rows = islice(read_transitions(path, broken=broken), MAX_RECORDED_STARTS)
     found = [FirstState(game=row.game, state=row.before) for row in rows]
+    warn_left_out(broken)
     if not found:
         raise ValueError(f"{path} holds no usable transition: {broken[0] if broken else 'it is empty'}")
     return found
@@ -198,10 +224,12 @@ class TextGameDreamTask:
                 "options['observation']", self.observation_space, options["observation"]
             )
             state = parse_state(text)
-            return Start(history=History(observations=(state.to_text(),)), goal=game or "")
+            history = History(observations=(state.to_text(),), instruction=game or "")
+            return Start(history=history, goal=game or "")
         fitting = [start for start in self._starts if game in (None, start.game)]
         chosen = fitting[int(draw * len(fitting))]
-        return Start(history=History(observations=(chosen.state.to_text(),)), goal=chosen.game)
+        history = History(observations=(chosen.state.to_text(),), instruction=chosen.game)
+        return Start(history=history, goal=chosen.game)
 
     def judge(
         self,

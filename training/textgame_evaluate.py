@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
 from training.provenance import weights_sha256
-from training.report import Cell, Column, Report, RowLog, Table, manifest
+from training.report import Cell, Column, Report, RowLog, Table, manifest, sha256_of
 from training.rewards.official_states import official_answer_scores, official_question
 from training.rewards.states import published_state, state_scores
 from training.rows import Row, blocks, mean_row, six_digits
@@ -27,12 +28,14 @@ from training.statistics import bootstrap_mean, paired_bootstrap
 from training.text_baselines import TextPredictor, TrainingTable, nothing_changes, perfect
 from worldmodels.api import History
 from worldmodels.language.answers import answer_value
+from worldmodels.language.causal_lm_world import CausalLMWorldModel
 from worldmodels.language.game_state import GameState
 from worldmodels.language.slot_world import SlotWorldModel
 from worldmodels.language.transitions import GameTransition
 
 _BLOCK = 256
 _GROUPS = ("all", "unchanged", "changed")
+TextWorldModel: TypeAlias = SlotWorldModel | CausalLMWorldModel
 METRICS = {"exact": "exact %", "official": "official %"}
 
 
@@ -54,11 +57,11 @@ class TextTableConfig:
     metric: str = "exact"
 
 
-def dreamt(model: SlotWorldModel, *, temperature: float, seed: int) -> TextPredictor:
+def dreamt(model: TextWorldModel, *, temperature: float, seed: int) -> TextPredictor:
     """What a world model says, one step ahead."""
 
     def predict(rows: Sequence[GameTransition], numbers: Sequence[int]) -> list[GameState | None]:
-        histories = [History(observations=[row.before]) for row in rows]
+        histories = [History(observations=[row.before], instruction=row.game) for row in rows]
         state = model.start(histories, seeds=[seed * 1_000_003 + number for number in numbers])
         _, predictions = model.step(state, [row.action for row in rows], temperature=temperature)
         return [answer.state for answer in predictions.answers]
@@ -67,7 +70,7 @@ def dreamt(model: SlotWorldModel, *, temperature: float, seed: int) -> TextPredi
 
 
 def evaluate_text_games(
-    models: Mapping[str, SlotWorldModel],
+    models: Mapping[str, TextWorldModel],
     rows: Sequence[GameTransition],
     train: Sequence[GameTransition],
     config: TextTableConfig,
@@ -84,7 +87,7 @@ def evaluate_text_games(
     Args:
         models: World models by name.
         rows: Transitions to predict.
-        train: What the models were trained on, for lookup and neighbours.
+        train: All that any of the models learnt from, for lookup and neighbours, twins and known actions.
         config: The protocol.
         name: Of the report.
         data: Hashes of the data, for the manifest.
@@ -98,14 +101,14 @@ def evaluate_text_games(
         rows = [rows[place] for place in kept]
         subsets = {key: chosen[kept] for key, chosen in (subsets or {}).items()}
     table = TrainingTable(train)
-    hashes = {key: weights_sha256(model.model) for key, model in models.items()}
+    hashes = {key: _identity(model) for key, model in models.items()}
     bench = _Bench(
         rows=rows, identity={"data": dict(data), "config": config}, folder=folder, progress=progress
     )
     found: dict[str, Row] = {
         "nothing changes": bench.row("nothing changes", nothing_changes),
         "lookup in training": bench.row("lookup", table.lookup),
-        "nearest neighbour": bench.row("neighbour", table.neighbour),
+        "nearest neighbour": bench.row("nearest neighbour", table.neighbour),
         "perfect difference": bench.row("perfect", perfect),
     }
     for key, model in models.items():
@@ -129,6 +132,7 @@ def evaluate_text_games(
         for title, chosen in wanted.items()
         if chosen.any() and (title == "all rows" or not chosen.all())
     ]
+    tables[0] = replace(tables[0], notes=(*tables[0].notes, *_without_a_table(wanted)))
     if compare:
         compared = {"all rows": everything, **(subsets or {})}
         tables += [
@@ -141,6 +145,23 @@ def evaluate_text_games(
         tables=tuple(tables),
         manifest=manifest(protocol=protocol, weights=hashes, data=data),
     )
+
+
+def _without_a_table(wanted: Mapping[str, NDArray[np.bool_]]) -> list[str]:
+    """Notes on groups of rows that have no table of their own, for they are all rows or none."""
+    return [
+        f"{title}: {'all of these rows' if chosen.any() else 'no row'}, so there is no table of them"
+        for title, chosen in wanted.items()
+        if title != "all rows" and (chosen.all() or not chosen.any())
+    ]
+
+
+def _identity(model: TextWorldModel) -> str:
+    """Hash of all that decides what a model answers."""
+    if isinstance(model, SlotWorldModel):
+        return weights_sha256(model.model)
+    prompt = getattr(model.prompt, "__name__", type(model.prompt).__name__)
+    return sha256_of([weights_sha256(model.lm), prompt, model.max_new_tokens])
 
 
 @dataclass(frozen=True, kw_only=True)

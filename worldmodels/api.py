@@ -58,10 +58,12 @@ class History:
     Attributes:
         observations: At least one observation, oldest first, the current one last.
         actions: The ``len(observations) - 1`` actions between them.
+        instruction: What the episode is about where no observation says so: a command to a robot, or a game's name.
     """
 
     observations: Sequence[Observation]
     actions: Sequence[Action] = ()
+    instruction: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,10 +31,14 @@ from worldmodels.folders import (
     read_weights,
     save,
 )
+from worldmodels.language.causal_lm_files import load_causal_lm
+from worldmodels.language.causal_lm_world import CausalLMWorldModel
+from worldmodels.language.prompts import compact_prompt
 from worldmodels.language.slot_world import SlotWorldModel, slot_model
 from worldmodels.nets.llama import Llama, LlamaConfig
 from worldmodels.nets.weights import fill
 from worldmodels.released import (
+    is_language_model,
     is_released_tokenizer,
     is_released_transformer,
     load_released_tokenizer,
@@ -78,6 +82,9 @@ RT1WorldModel: TypeAlias = MultiStepWorldModel | SingleStepWorldModel
 def load(name: str | Path, *, tokenizer: str | Path | None = None) -> WorldModel:
     """A world model, ready to roll out.
 
+    A folder of the Hugging Face layout with a tokenizer of texts holds a causal language model; it is asked about text
+    games by ``prompts.compact_prompt``, and ``CausalLMWorldModel.asked_by`` words its questions otherwise.
+
     Args:
         name: A bundled name, a folder, or a hub id ``owner/name``.
         tokenizer: Likewise. A released transformer does not say which tokenizer it belongs to and needs this;
@@ -89,6 +96,10 @@ def load(name: str | Path, *, tokenizer: str | Path | None = None) -> WorldModel
     """
     folder = find(name)
     content = read_json(folder)
+    if is_language_model(folder, content):
+        if tokenizer is not None:
+            raise ValueError(f"{folder} has its own tokenizer; leave out tokenizer={str(tokenizer)!r}")
+        return CausalLMWorldModel(load_causal_lm(folder), compact_prompt)
     if is_released_transformer(content):
         if tokenizer is None:
             raise tokenizer_wanted(folder, content)
@@ -99,14 +110,22 @@ def load(name: str | Path, *, tokenizer: str | Path | None = None) -> WorldModel
     if is_released_tokenizer(content):
         raise ValueError(
             f"{folder} holds a tokenizer ({content['_class_name']}), which is not a world model; load the transformer "
-            "and give this as tokenizer="
+            "and give this as tokenizer=, or load it alone with worldmodels.checkpoints.load_tokenizer"
         )
     config = read_config(folder)
-    if config["kind"] not in _LOADERS:
-        raise ValueError(
-            f"{folder} holds a {config['kind']!r}, which is not a world model; load one of kind {', '.join(_LOADERS)}"
+    if (kind := config["kind"]) not in _LOADERS:
+        loader = (
+            "load_tokenizer"
+            if kind in _TOKENIZERS
+            else "load_state_reader"
+            if kind == "state_reader"
+            else None
         )
-    return _LOADERS[config["kind"]](folder, config, None if tokenizer is None else str(tokenizer))
+        own = f"worldmodels.checkpoints.{loader} loads it; or " if loader else ""
+        raise ValueError(
+            f"{folder} holds a {kind!r}, which is not a world model; {own}load one of kind {', '.join(_LOADERS)}"
+        )
+    return _LOADERS[kind](folder, config, None if tokenizer is None else str(tokenizer))
 
 
 def load_tokenizer(name: str | Path) -> Tokenizer:

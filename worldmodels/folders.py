@@ -27,6 +27,13 @@ from worldmodels.nets.weights import read_tensors
 ASSETS = Path(__file__).parent / "assets"
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "card.md"
 _FORMAT = 1
+_WANTED = [
+    "*.json",
+    "*.safetensors",
+    "*.md",
+    "*.txt",
+    "tokenizer.model",
+]  # of a hub's repository; never pickles
 
 
 def bundled() -> list[str]:
@@ -59,7 +66,7 @@ def find(name: str | Path) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(str(name), allow_patterns=["*.json", "*.safetensors", "*.md"]))
+        return Path(snapshot_download(str(name), allow_patterns=_WANTED))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise FileNotFoundError(
             f"cannot fetch {str(name)!r} from the model hub ({type(error).__name__}); check the name and the "

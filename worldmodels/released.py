@@ -31,6 +31,7 @@ RT1_BINS = ActionBins(low=RT1_LOW.tolist(), high=RT1_HIGH.tolist(), num_bins=256
 COMPRESSIVE_TOKENIZER, FRAME_TOKENIZER = "thuml/rt1-compressive-tokenizer", "thuml/rt1-frame-tokenizer"
 
 _WEIGHTS = "model.safetensors"
+_TEXT_TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 _TOKENIZERS: dict[str, Callable[[Path], CompressiveTokenizer | FrameTokenizer]] = {
     "CompressiveVQModelFSQ": CompressiveTokenizer.from_folder,
     "CNNFSQModel256": FrameTokenizer.from_folder,
@@ -45,6 +46,11 @@ def is_released_tokenizer(config: Mapping[str, Any]) -> bool:
 def is_released_transformer(config: Mapping[str, Any]) -> bool:
     """Whether a ``config.json`` is that of a Hugging Face model, and not ours."""
     return "model_type" in config and "kind" not in config
+
+
+def is_language_model(folder: Path, config: Mapping[str, Any]) -> bool:
+    """Whether a Hugging Face model speaks: the released RT-1 transformers come without a tokenizer of texts."""
+    return is_released_transformer(config) and any((folder / name).exists() for name in _TEXT_TOKENIZERS)
 
 
 def load_released_tokenizer(folder: Path, config: Mapping[str, Any]) -> CompressiveTokenizer | FrameTokenizer:

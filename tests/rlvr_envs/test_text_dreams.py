@@ -7,8 +7,18 @@ from gymnasium.utils.env_checker import check_env
 
 from rlvr_envs.simulators.text_games.catalogue import GAMES, game_named
 from rlvr_envs.simulators.text_games.engine import step, valid_actions
-from rlvr_envs.text_dreams import bundled_first_states, text_game, text_game_vector
+from rlvr_envs.text_dreams import (
+    bundled_first_states,
+    recorded_first_states,
+    text_game,
+    text_game_vector,
+)
+from tests.worldmodels.language.test_prompts import TEMPLATE, TURN
+from tests.worldmodels.language.test_published_prompt import folder_of
+from tests.worldmodels.language.tiny_lms import tiny_net, toy_tokenizer
 from tests.worldmodels.language.tiny_slots import tiny_slot_world, turns
+from worldmodels.language.causal_lm import CausalLM
+from worldmodels.language.causal_lm_files import save_causal_lm
 from worldmodels.language.game_state import parse_state
 from worldmodels.language.state_diff import apply
 from worldmodels.language.transitions import write_transitions
@@ -108,6 +118,19 @@ def test_recorded_transitions_begin_dreams(model, tmp_path):
         text_game(world_model=model, episodes=tmp_path / "empty")
 
 
+def test_a_broken_recorded_line_is_named_and_the_rest_begins_dreams(tmp_path, caplog):
+    write_transitions(tmp_path / "rows.jsonl.gz", turns(limit=3))
+    (tmp_path / "more.jsonl").write_bytes(b'{"game": 3}\n\xff\n')
+    assert len(recorded_first_states(tmp_path)) == 3
+    assert [message.split(": ")[1] for message in caplog.messages] == [
+        f"{tmp_path / 'more.jsonl'}:{line}" for line in (1, 2)
+    ]
+    content = (tmp_path / "rows.jsonl.gz").read_bytes()
+    (tmp_path / "rows.jsonl.gz").write_bytes(content[: len(content) // 2])
+    with pytest.raises(ValueError, match=r"rows\.jsonl\.gz is no whole gzip archive"):
+        recorded_first_states(tmp_path)
+
+
 def test_bad_input(model):
     with pytest.raises(ValueError, match="there are bake-bread, "):
         text_game(world_model=model, game="chess")
@@ -131,3 +154,42 @@ def test_render_is_text(model):
     env = text_game(world_model=model, render_mode="ansi")
     env.reset(seed=0)
     assert "score 0" in env.render()
+
+
+@pytest.fixture
+def speaker(tmp_path):
+    """A language model in the layout of Hugging Face, as published ones are."""
+    lm = CausalLM(tiny_net(positions=8192), toy_tokenizer())
+    return save_causal_lm(tmp_path / "speaker", lm, card="made on the spot")
+
+
+def test_a_language_model_is_asked_by_the_published_prompt(speaker, tmp_path, monkeypatch):
+    asked = []
+    build = type(TEMPLATE).build
+    monkeypatch.setattr(
+        type(TEMPLATE), "build", lambda self, row: asked.append(build(self, row)) or asked[-1]
+    )
+    episodes = folder_of(tmp_path / "episodes", [TURN])
+    for env in (
+        gym.make("RLVRWorld/TextGame-v0", world_model=speaker, episodes=episodes),
+        gym.make_vec("RLVRWorld/TextGame-v0", num_envs=1, world_model=speaker, episodes=episodes),
+    ):
+        env.unwrapped.world_model.max_new_tokens = 8
+        observation, _ = env.reset(seed=0)
+        later, reward, terminated, *_, info = env.step("wait" if isinstance(observation, str) else ["wait"])
+        assert asked.pop() == TEMPLATE.build(TURN)
+        asked.clear()
+        # A model that was never trained says nothing that can be read, and the state stays.
+        assert (
+            np.all(np.array(later) == np.array(observation)) and not np.any(terminated) and not np.any(reward)
+        )
+        assert "had not ended after 8 tokens" in str(info["prediction_error"])
+
+
+def test_a_language_model_without_the_published_prompt_is_asked_in_our_words(speaker):
+    with pytest.warns(UserWarning, match=r"has no prompt\.json"):
+        env = text_game(world_model=speaker)
+    env.world_model.max_new_tokens = 8
+    env.reset(seed=0)
+    _, _, _, _, info = env.step("wait")
+    assert info["prediction_error"]

@@ -65,6 +65,8 @@ def test_the_published_numbers():
         "paper-textgame-rlvr-1.5b",
         "paper-textgame-rlvr-7b",
         "paper-textgame-rlvr-task-specific-1.5b",
+        "paper-textgame-more-sft-1.5b",
+        "paper-textgame-more-sft-7b",
     }
     assert paper.BASES["1.5b"] == "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"
     assert LoRASettings(rank=32, alpha=16) == paper.LORA
@@ -153,7 +155,7 @@ def test_the_balance():
         balanced(changed, -1)
 
 
-def test_questions_with_the_published_prompt(conformance, tmp_path):
+def test_questions_with_the_published_prompt(conformance, tmp_path, caplog):
     """The prompts of a data folder with a template are those of the published records."""
 
     def lines(name):
@@ -166,13 +168,15 @@ def test_questions_with_the_published_prompt(conformance, tmp_path):
     (assets,) = lines("language/text_game_prompt_assets.json.gz")
     template = PromptTemplate.extract(example, record, rules_by_game(assets["human_written_rules"]))
     template.save(tmp_path / "prompt.json")
-    with gzip.open(tmp_path / "some_train.jsonl.gz", "wt") as file:
-        file.write(json.dumps(record) + "\n" + '{"game": "nothing"}\n')
-    broken: list[str] = []
-    (question,), data_hash = read_questions(tmp_path, "train", broken=broken)
+    broken = b'{"game": "nothing"}\n', b'{"game": "\xff"}\n'
+    with gzip.open(tmp_path / "some_train.jsonl.gz", "wb") as file:
+        file.write(json.dumps(record).encode() + b"\n" + b"".join(broken))
+    (question,), data_hash = read_questions(tmp_path, "train")
     assert question.prompt == example["prompt"][0]["content"]
     assert json.loads(question.ground_truth) == json.loads(example["reward_model"]["ground_truth"])
     assert data_hash.endswith("published")
-    assert len(broken) == 1
-    with pytest.raises(ValueError, match=r"some_train\.jsonl\.gz:2"):
+    for message, found in zip(caplog.messages, (":2: the record", ":3: 'utf-8'"), strict=True):
+        assert f"some_train.jsonl.gz{found}" in message
+    (tmp_path / "some_train.jsonl.gz").write_bytes(gzip.compress(broken[0]))
+    with pytest.raises(ValueError, match=r"nothing usable of the split 'train': .*some_train\.jsonl\.gz:1"):
         read_questions(tmp_path, "train")

@@ -14,7 +14,8 @@ from training.commands.models import (
     TEXT_PAIRS,
     load_multi_step_worlds,
     load_object_worlds,
-    load_slot_worlds,
+    load_text_worlds,
+    shown_name,
 )
 
 if TYPE_CHECKING:
@@ -23,10 +24,11 @@ if TYPE_CHECKING:
 Split = Literal["test", "validation", "train"]
 MODELS = {
     "pusht": ("pusht-base", "pusht-more-mle", "pusht-rlvr"),
-    "drawer": ("drawer-base", "drawer-more-mle", "drawer-rlvr", "drawer-rlvr-no-repeats"),
+    "drawer": ("drawer-base", "drawer-rlvr"),
     "textgame": ("textgame-base", "textgame-more-mle", "textgame-rlvr"),
-    "bytesized32": ("textgame-bytesized32",),
+    "bytesized32": (),  # its data have no licence, and neither have weights that learnt from them
 }
+"""What a task's table compares unless it is told otherwise: bundled names, which anyone has."""
 NAMES = {
     "pusht": "pusht-prediction",
     "drawer": "drawer-prediction",
@@ -58,8 +60,8 @@ def evaluate(
 
     Args:
         task: Which task.
-        models: World models: bundled names, folders or hub ids; none: the bundled ones. Copying the last frame and the
-            tokenizer's floor are always in the table.
+        models: World models: bundled names, folders or hub ids; none: the bundled ones (bytesized32 has none). Copying
+            the last frame and the tokenizer's floor are always in the table.
         windows: Number of recorded windows, chosen by a fixed seed; None: 500 of PushT, 300 of drawers. Text games:
             number of transitions; None: all.
         hold_out: Games that the models did not see: their rows get a table of their own, and training rows of these
@@ -81,6 +83,11 @@ def evaluate(
             raise ValueError(f"{name} is {value}; it must be at least 1")
     writable(results / f"{NAMES[task]}.json")
     chosen, source = models or MODELS[task], data or Path("data") / task
+    if not chosen:
+        raise ValueError(
+            f"no model of {task} is bundled; name yours, for example --models runs/textgame-{task}/model after"
+            f" 'rlvr-world train textgame-{task} --data FOLDER'"
+        )
     kept = folder or Path("runs") / f"{task}-evaluate"
     with on_interrupt(f"finished windows are kept in {kept}; run the same command again to go on"):
         if task in TEXTS:
@@ -140,11 +147,13 @@ def _drawer(
     from training.drawer_metrics import DrawerInstruments
     from training.drawer_world_recipes import NO_REPEATS, RLVR
     from training.frame_data import FrameData
-    from worldmodels.checkpoints import load_state_reader
+    from training.jobs import training_hours
+    from worldmodels.checkpoints import find, load_state_reader
     from worldmodels.episodes import EpisodeStore
     from worldmodels.nets.perceptual import Perceptual
 
     loaded = load_multi_step_worlds(models)
+    hours = {shown_name(name): training_hours(find(name)) for name in models}
     return evaluate_drawer(
         loaded,
         FrameData.load(EpisodeStore(data), split),
@@ -153,6 +162,7 @@ def _drawer(
         reject=[name for name in loaded if name == "drawer-base"],
         compare=[pair for pair in DRAWER_PAIRS if set(pair) <= set(loaded)],
         rewards={"drawer-rlvr": RLVR.reward, "drawer-rlvr-no-repeats": NO_REPEATS.reward},
+        hours={name: taken for name, taken in hours.items() if taken is not None},
         folder=folder,
     )
 
@@ -168,19 +178,16 @@ def _texts(
 ) -> Report:
     import numpy as np
 
-    from training.text_data import HELD_OUT_GAME, load_rows
+    from training.text_data import HELD_OUT_GAME, load_learnt, load_rows
     from training.text_searched import is_searched
     from training.textgame_evaluate import TextTableConfig, evaluate_text_games
 
-    broken: list[str] = []
-    asked, digest = load_rows(data, split, broken=broken)
-    train, train_digest = load_rows(data, "train", broken=broken)
-    for line in broken:
-        console.print(f"left out: {line}")
+    asked, digest = load_rows(data, split)
+    learnt, digests = load_learnt(data)
     unseen = set(hold_out) or ({HELD_OUT_GAME} if name == NAMES["textgame"] else set())
     if unknown := unseen - {row.game for row in asked}:
         raise ValueError(f"--hold-out names {sorted(unknown)}, of which {data} has no rows")
-    loaded = load_slot_worlds(models)
+    loaded = load_text_worlds(models, data)
     held = np.array([row.game in unseen for row in asked])
     searched = np.array([is_searched(row) for row in asked])
     subsets = {"games seen in training": ~held, "games not seen in training": held} if held.any() else {}
@@ -190,10 +197,10 @@ def _texts(
     return evaluate_text_games(
         loaded,
         asked,
-        [row for row in train if row.game not in unseen],
+        [row for row in learnt if row.game not in unseen],
         TextTableConfig(rows=rows, metric="official" if official else "exact"),
         name=name,
-        data={"folder": data.name, split: digest, "train": train_digest},
+        data={"folder": data.name, split: digest, **digests},
         subsets=subsets,
         compare=[pair for pair in TEXT_PAIRS if set(pair) <= set(loaded)],
         folder=folder,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from worldmodels.language.slot_world import SlotWorldModel
+    from training.textgame_evaluate import TextWorldModel
     from worldmodels.video.multi_step_world import MultiStepWorldModel
     from worldmodels.video.object_world import ObjectWorldModel
 
@@ -20,7 +20,15 @@ DRAWER_PAIRS = (
     ("drawer-rlvr", "drawer-more-mle"),
     ("drawer-rlvr-no-repeats", "drawer-base"),
 )
-TEXT_PAIRS = (("textgame-rlvr", "textgame-base"), ("textgame-rlvr", "textgame-more-mle"))
+TEXT_PAIRS = (
+    ("textgame-rlvr", "textgame-base"),
+    ("textgame-rlvr", "textgame-more-mle"),
+    *(
+        (f"paper-textgame-rlvr-{size}", f"paper-textgame-{other}-{size}")
+        for size in ("1.5b", "7b")
+        for other in ("sft", "more-sft")
+    ),
+)
 
 
 def load_object_worlds(names: Sequence[str]) -> dict[str, ObjectWorldModel]:
@@ -42,22 +50,32 @@ def load_multi_step_worlds(names: Sequence[str]) -> dict[str, MultiStepWorldMode
     return _loaded(names, MultiStepWorldModel)
 
 
-def load_slot_worlds(names: Sequence[str]) -> dict[str, SlotWorldModel]:
-    """The same for world models of text games."""
+def load_text_worlds(names: Sequence[str], data: Path) -> dict[str, TextWorldModel]:
+    """The same for world models of text games; language models get the published prompt if the data hold it."""
+    from worldmodels.language.causal_lm_world import CausalLMWorldModel
+    from worldmodels.language.published_prompt import TEMPLATE, PublishedPrompt
     from worldmodels.language.slot_world import SlotWorldModel
 
-    return _loaded(names, SlotWorldModel)
+    loaded: dict[str, TextWorldModel] = _loaded(names, SlotWorldModel, CausalLMWorldModel)
+    if not (data / TEMPLATE).is_file():
+        return loaded
+    prompt = PublishedPrompt.read(data)
+    return {
+        name: model.asked_by(prompt) if isinstance(model, CausalLMWorldModel) else model
+        for name, model in loaded.items()
+    }
 
 
-def _loaded(names: Sequence[str], kind: type[ModelT]) -> dict[str, ModelT]:
+def _loaded(names: Sequence[str], *kinds: type[ModelT]) -> dict[str, ModelT]:
     from worldmodels.checkpoints import load
 
     loaded: dict[str, ModelT] = {}
     for name in names:
         model = load(name)
-        if not isinstance(model, kind):
+        if not isinstance(model, kinds):
             raise ValueError(
-                f"{name!r} is a {type(model).__name__}; this command works on models of the class {kind.__name__}"
+                f"{name!r} is a {type(model).__name__}; this command works on models of the class"
+                f" {' or '.join(kind.__name__ for kind in kinds)}"
             )
         if (shown := shown_name(name)) in loaded:
             raise ValueError(f"two of the models are called {shown!r}; rename the folder of one")

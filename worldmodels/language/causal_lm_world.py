@@ -18,12 +18,13 @@ import torch
 from worldmodels.api import History, RolloutState
 from worldmodels.language.answers import Answer, read_answer
 from worldmodels.language.causal_lm import CausalLM
-from worldmodels.language.game_state import GameState, parse_state
-from worldmodels.language.slot_world import StatePredictions, TextRollouts, checked_rollouts
+from worldmodels.language.game_state import GameState
+from worldmodels.language.slot_world import StatePredictions, TextRollouts, begun, checked_rollouts
 from worldmodels.video.rollout_rows import threads_for
 
-Prompt: TypeAlias = Callable[[GameState, str], str]
-"""(state, action) -> the question as text, for example ``prompts.compact_prompt``."""
+Prompt: TypeAlias = Callable[[GameState, str, str], str]
+"""(state, action, name of the game or "") -> the question as text: ``prompts.compact_prompt``, or one of
+``published_prompt``."""
 
 
 class CausalLMWorldModel:
@@ -56,21 +57,17 @@ class CausalLMWorldModel:
         self.prompt, self.max_new_tokens = prompt, max_new_tokens
         self.protocol = dict(protocol or {})
 
+    def asked_by(self, prompt: Prompt) -> CausalLMWorldModel:
+        """The same model with questions in other words."""
+        return CausalLMWorldModel(self.lm, prompt, max_new_tokens=self.max_new_tokens, protocol=self.protocol)
+
     def start(self, histories: Sequence[History], *, seeds: Sequence[int]) -> TextRollouts:
         """Begin one rollout per history; only the last observation counts.
 
         Raises:
             ValueError: An observation is no state.
         """
-        if len(histories) != len(seeds) or not len(seeds):
-            raise ValueError(f"{len(histories)} histories and {len(seeds)} seeds; give one seed per history")
-        last = [history.observations[-1] for history in histories]
-        return TextRollouts(
-            model=self,
-            states=tuple(seen if isinstance(seen, GameState) else parse_state(seen) for seen in last),
-            seeds=torch.tensor([int(seed) for seed in seeds], dtype=torch.int64),
-            steps=torch.zeros(len(seeds), dtype=torch.int64),
-        )
+        return begun(self, histories, seeds)
 
     def step(
         self, state: RolloutState, actions: Sequence[str], *, temperature: float = 1.0
@@ -90,7 +87,7 @@ class CausalLMWorldModel:
             if before.game_over:
                 continue
             try:
-                prompts.append(self._encoded(before, action))
+                prompts.append(self._encoded(before, action, rows.games[row]))
                 asked.append(row)
             except ValueError as error:  # a question that cannot be put has an answer all the same
                 answers[row] = Answer(error=str(error))
@@ -113,8 +110,8 @@ class CausalLMWorldModel:
         )
         return later, StatePredictions(rows.states, answers)
 
-    def _encoded(self, before: GameState, action: str) -> list[int]:
-        tokens = self.lm.encode(self.prompt(before, action))
+    def _encoded(self, before: GameState, action: str, game: str) -> list[int]:
+        tokens = self.lm.encode(self.prompt(before, action, game))
         context = self.lm.context
         if context is not None and len(tokens) + self.max_new_tokens > context:
             raise ValueError(

@@ -222,7 +222,7 @@ class PromptTemplate:
             raise ValueError(f"{path} is damaged: {error}") from error
 
 
-def compact_prompt(state: GameState, action: str, *, uuid_base: int | None = None) -> str:
+def compact_prompt(state: GameState, action: str, game: str = "", *, uuid_base: int | None = None) -> str:
     """A short prompt in our own words for any causal language model, answered in the published format.
 
     An object is a line: uuid, then name, type, properties and contents as JSON, in the order of the state. Nothing of
@@ -231,6 +231,7 @@ def compact_prompt(state: GameState, action: str, *, uuid_base: int | None = Non
     Args:
         state: Where the game stands.
         action: What is done, in words.
+        game: Not shown: the prompt is about whatever the state holds.
         uuid_base: The uuid of the next new object; None: one more than the largest of the state.
 
     Raises:

@@ -40,12 +40,14 @@ class TextRollouts:
     Attributes:
         model: The world model that it belongs to.
         states: B game states.
+        games: Names of the games, as far as histories told.
         seeds: ``(B,)`` int64.
         steps: ``(B,)`` int64, turns since each row's start: the counter of its draws.
     """
 
     model: object
     states: tuple[GameState, ...]
+    games: tuple[str, ...]
     seeds: torch.Tensor
     steps: torch.Tensor
 
@@ -59,6 +61,7 @@ class TextRollouts:
         return replace(
             self,
             states=tuple(state for state in self.states for _ in range(n)),
+            games=tuple(game for game in self.games for _ in range(n)),
             seeds=derive(self.seeds[:, None], torch.arange(n)).flatten(),
             steps=self.steps.repeat_interleave(n),
         )
@@ -72,6 +75,7 @@ class TextRollouts:
         return replace(
             self,
             states=tuple(self.states[row] for row in chosen),
+            games=tuple(self.games[row] for row in chosen),
             seeds=self.seeds[index],
             steps=self.steps[index],
         )
@@ -82,9 +86,28 @@ class TextRollouts:
         return replace(
             self,
             states=self.states + theirs.states,
+            games=self.games + theirs.games,
             seeds=torch.cat([self.seeds, theirs.seeds]),
             steps=torch.cat([self.steps, theirs.steps]),
         )
+
+
+def begun(model: object, histories: Sequence[History], seeds: Sequence[int]) -> TextRollouts:
+    """One rollout of a model per history; only the last observation counts.
+
+    Raises:
+        ValueError: An observation is no state, or seeds do not fit.
+    """
+    if len(histories) != len(seeds) or not len(seeds):
+        raise ValueError(f"{len(histories)} histories and {len(seeds)} seeds; give one seed per history")
+    last = [history.observations[-1] for history in histories]
+    return TextRollouts(
+        model=model,
+        states=tuple(seen if isinstance(seen, GameState) else parse_state(seen) for seen in last),
+        games=tuple(history.instruction for history in histories),
+        seeds=torch.tensor([int(seed) for seed in seeds], dtype=torch.int64),
+        steps=torch.zeros(len(seeds), dtype=torch.int64),
+    )
 
 
 def checked_rollouts(model: object, state: RolloutState) -> TextRollouts:
@@ -172,15 +195,7 @@ class SlotWorldModel:
         Raises:
             ValueError: An observation is no state.
         """
-        if len(histories) != len(seeds) or not len(seeds):
-            raise ValueError(f"{len(histories)} histories and {len(seeds)} seeds; give one seed per history")
-        last = [history.observations[-1] for history in histories]
-        return TextRollouts(
-            model=self,
-            states=tuple(seen if isinstance(seen, GameState) else parse_state(seen) for seen in last),
-            seeds=torch.tensor([int(seed) for seed in seeds], dtype=torch.int64),
-            steps=torch.zeros(len(seeds), dtype=torch.int64),
-        )
+        return begun(self, histories, seeds)
 
     def step(
         self, state: RolloutState, actions: Sequence[str], *, temperature: float = 1.0

@@ -297,7 +297,7 @@ class TestWorld:
         assert state.states == (COLD,)
 
     def test_questions_that_cannot_be_put_are_errors_too(self):
-        def prompt(before, action):
+        def prompt(before, action, game):
             if action == "break":
                 raise ValueError("there is no such thing")
             return toy_prompt(before, action)

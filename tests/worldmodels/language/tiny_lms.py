@@ -45,7 +45,7 @@ def toy_turns() -> list[GameTransition]:
     ]
 
 
-def toy_prompt(before: GameState, action: str) -> str:
+def toy_prompt(before: GameState, action: str, game: str = "") -> str:
     """Short, and of different lengths."""
     things = ", ".join(
         f"{one['name']} {one['properties']}{one['contains']}" for one in before.objects.values()
@@ -76,7 +76,13 @@ def toy_tokenizer(chat: bool = False) -> PreTrainedTokenizerFast:
 
 
 def tiny_net(
-    kind: str = "qwen2", *, hidden_size: int = 32, seed: int = 0, layers: int = 2, scale: float = 0.3
+    kind: str = "qwen2",
+    *,
+    hidden_size: int = 32,
+    seed: int = 0,
+    layers: int = 2,
+    scale: float = 0.3,
+    positions: int = 512,
 ):
     """Random weights; ``scale`` large enough that distributions are not flat."""
     sizes = {
@@ -86,7 +92,7 @@ def tiny_net(
         "num_hidden_layers": layers,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
-        "max_position_embeddings": 512,
+        "max_position_embeddings": positions,
         "eos_token_id": toy_tokenizer().eos_token_id,
         "bos_token_id": None,
         "initializer_range": scale,
