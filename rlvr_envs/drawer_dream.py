@@ -93,7 +93,9 @@ def rt1_drawer(
 
     ## Action Space
     ``Box`` of 13 float32 in the ranges of RT-1's data, see :func:`rlvr_envs.spaces.rt1_action_space`. Numbers
-    outside are clipped and counted.
+    outside are clipped and counted. The bundled models know smaller ranges, between the extremes of their data, and
+    take a number beyond for the nearest they know. That is not counted, because it is what happens in truth: the
+    simulator's arm follows at most 0.12 m and 0.4 rad a step, less than what the models know, and its base never moves.
 
     ## Observation Space
     ``Box``: the RGB frame, ``(height, width, 3)`` uint8, at the size that the world model was trained on: 64
@@ -121,12 +123,14 @@ def rt1_drawer(
     ## Information
     ``instruction``; ``task``, "" where the instruction is none of the six; ``state`` ``(10,)`` float64 as
     read from the frame (NaN where it is not known); ``success``, False where it is not known;
-    ``clipped_actions``; ``prediction_error``: why the last observation was kept, "" if it was not.
+    ``clipped_actions``, how many numbers were outside the action space so far; ``prediction_error``: why the last
+    observation was kept, "" if it was not.
 
     ## Arguments
     - ``world_model``: a bundled name, a folder, a hub id, or any ``worldmodels.api.WorldModel``.
     - ``tokenizer``: with a released transformer, the tokenizer that belongs to it.
-    - ``episodes``: a folder of recorded episodes whose first frames begin the dreams.
+    - ``episodes``: a folder of recorded episodes whose first frames begin the dreams. Frames of other proportions
+      get black bars, as before RT-1 itself; actions are not read and may have any number of dimensions.
     - ``task``: a fixed task; None: whatever the first frame belongs to.
     - ``reward``, ``temperature``: see above; 0 takes the likeliest tokens.
     - ``render_mode``: ``"rgb_array"`` (256 px high, small frames with every pixel repeated) or None.
@@ -219,7 +223,8 @@ def bundled_first_frames(image_size: tuple[int, int]) -> list[FirstFrame]:
 def recorded_first_frames(folder: str | Path, image_size: tuple[int, int]) -> list[FirstFrame]:
     """The first frames of at most 1,000 recorded episodes, in any format that ``worldmodels.outside`` knows.
 
-    Frames of another size are stretched to ``image_size``.
+    Frames of another size are scaled to ``image_size``; where their proportions differ, black bars fill the rest.
+    Nothing else of an episode is read: its actions may have any number of dimensions.
     """
     from worldmodels.outside import first_frames
 

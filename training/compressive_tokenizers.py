@@ -2,13 +2,15 @@
 
 Special: a case is a context frame and a few later frames of one episode, drawn from a segment; the published
 recipe (segments of 32 frames, 7 of them sampled, L1 1, perceptual 1, adversarial 0.1 from step 10,000 on,
-AdamW 5e-4, batch 16) as defaults; the loop is that of all frame tokenizers.
+AdamW 5e-4, batch 16, a tenth of the cross attention dropped) as defaults; the loop is that of all frame tokenizers.
 
 Absent: the tokens' fate in the world model (``training.multi_step``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -40,7 +42,9 @@ class CompressiveTokenizerRecipe:
             trained: a world model of them can be trained at the same time. None: all at once, as published.
     """
 
-    tokenizer: CompressiveTokenizerConfig = field(default_factory=CompressiveTokenizerConfig)
+    tokenizer: CompressiveTokenizerConfig = field(
+        default_factory=lambda: CompressiveTokenizerConfig(attention_dropout=0.1)
+    )
     losses: ReconstructionConfig = field(
         default_factory=lambda: ReconstructionConfig(
             fit=FitConfig(steps=600_000, learning_rate=5e-4, decay_from=1.0, warmup_steps=1000)
@@ -49,6 +53,24 @@ class CompressiveTokenizerRecipe:
     cases: CasesConfig = field(default_factory=CasesConfig)
     motion_weight: float = 0.0
     lessons: LessonsRecipe | None = None
+
+    def __post_init__(self) -> None:
+        if self.lessons is not None and self.tokenizer.attention_dropout > 0:
+            raise ValueError(
+                f"attention_dropout is {self.tokenizer.attention_dropout}, but after lessons ids must stay what they"
+                " are; set it to 0, or lessons to None"
+            )
+
+
+def check_data(data: FrameData, recipe: CompressiveTokenizerRecipe) -> None:
+    """Check that a recipe can be trained on these episodes.
+
+    Raises:
+        ValueError: Frames of another size than the tokenizer's, or episodes shorter than the recipe's segments.
+    """
+    data.check_image_size(recipe.tokenizer.image_size, "the tokenizer")
+    if recipe.cases.whole_segments:
+        data.check_frames(recipe.cases.segment, "a segment")
 
 
 def train_compressive_tokenizer(
@@ -73,14 +95,10 @@ def train_compressive_tokenizer(
         begin: Is trained further, in place; None: a fresh tokenizer.
 
     Raises:
-        ValueError: Frames of another size than the tokenizer's, ``begin`` of other sizes than the recipe's, or as
-            for ``train_reconstruction``.
+        ValueError: ``begin`` is of other sizes than the recipe's; else as for ``check_data`` and
+            ``train_reconstruction``.
     """
-    if train.image_size != recipe.tokenizer.image_size:
-        raise ValueError(
-            f"the data has frames of {train.image_size} px, the tokenizer is for {recipe.tokenizer.image_size}; convert"
-            " the data, or change the recipe"
-        )
+    check_data(train, recipe)
     if begin is not None and begin.config != recipe.tokenizer:
         raise ValueError(
             f"the tokenizer to begin with is of other sizes than the recipe's: {begin.config}; train a fresh one"
@@ -101,7 +119,8 @@ def train_compressive_tokenizer(
     def reconstruct(generator: np.random.Generator) -> Reconstruction:
         cases = draw_cases(train, recipe.cases, generator)
         contexts, frames = cases.contexts, cases.frames
-        again_context, again, _ = tokenizer(contexts, frames, train_encoders=recipe.lessons is None)
+        with _dropout_of(generator):
+            again_context, again, _ = tokenizer(contexts, frames, train_encoders=recipe.lessons is None)
         # Contexts first, so that a limited perceptual loss looks at them: whatever stands still is seen through them.
         return Reconstruction(
             decoded=torch.cat([again_context, again.flatten(0, 1)]),
@@ -120,6 +139,17 @@ def train_compressive_tokenizer(
         evaluate=lambda: reconstruction_errors(tokenizer, validation, perceptual=perceptual, episodes=24),
     )
     return tokenizer
+
+
+@contextmanager
+def _dropout_of(generator: np.random.Generator) -> Iterator[None]:
+    """What is dropped is a function of a step's own generator, so that a resumed run drops what it would have dropped.
+
+    Torch's global generators are put back afterwards.
+    """
+    with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_initialized() else []):
+        torch.manual_seed(int(generator.integers(2**62)))
+        yield
 
 
 @torch.no_grad()

@@ -117,6 +117,7 @@ def evaluate_drawer(
     reject: Sequence[str] = (),
     compare: Sequence[tuple[str, str]] = (),
     rewards: Mapping[str, FrameRewardConfig] = MappingProxyType({}),
+    hours: Mapping[str, float] = MappingProxyType({}),
     folder: str | Path | None = None,
     progress: bool = True,
 ) -> Report:
@@ -130,6 +131,8 @@ def evaluate_drawer(
         reject: Models that get another row with repetition rejection.
         compare: Pairs of models whose difference is tested, the hoped-for better one first.
         rewards: What models were rewarded for; the published reward where they are not named.
+        hours: What the training runs of models took, as far as it is known, for the manifest: whether two that are
+            compared had equal compute.
         folder: Run folder for finished blocks; None keeps nothing.
         progress: Whether to show progress bars.
     """
@@ -156,7 +159,8 @@ def evaluate_drawer(
     floors = {weights_sha256(model.tokenizer): model for model in models.values()}
     for number, (sha, model) in enumerate(floors.items()):
         name = "tokenizer floor" + (f" {number + 1}" if len(floors) > 1 else "")
-        short[name] = bench.window(name, "", tokenizer_floor(model), sha)
+        floor = tokenizer_floor(model)
+        short[name], long[name] = bench.window(name, "", floor, sha), bench.long(name, "", floor, sha)
     for name, model in models.items():
         for rejecting in (False, True) if name in reject else (False,):
             title = f"{name} + rejection" if rejecting else f"{name}, sampled"
@@ -182,10 +186,11 @@ def evaluate_drawer(
         "config": config,
         "windows": list(bench.windows.units),
     }
+    origin = manifest(protocol=protocol, weights={**hashes, **tools}, data=source_of(data.store, split))
     return Report(
         name="drawer-prediction",
         tables=tuple(tables),
-        manifest=manifest(protocol=protocol, weights={**hashes, **tools}, data=source_of(data.store, split)),
+        manifest={**origin, "training_hours": dict(hours)},
     )
 
 

@@ -1,5 +1,5 @@
 """The recipes of the drawer world up to its tokenizer: ``drawer-reader`` and ``drawer-inverse``, which measure, and
-``drawer-tokenizer``; the world models follow in ``drawer_world_recipes``.
+the three runs of the tokenizer; the world models follow in ``drawer_world_recipes``.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ import dataclasses
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from rlvr_envs.drawer_rules import STATE_NAMES
@@ -63,18 +64,33 @@ TOKENIZER = CompressiveTokenizerRecipe(
         adversarial_weight=0.0,  # on two cores the discriminator's time is better spent on more steps
         autocast=True,
     ),
-    cases=CasesConfig(batch=6, frames=2, segment=41, first_context=0.7),
+    cases=CasesConfig(batch=6, frames=2, segment=41, whole_segments=False, first_context=0.7),
     motion_weight=4.0,
     lessons=LessonsRecipe(
         fit=FitConfig(
             steps=3500, learning_rate=2e-3, decay_from=0.4, evaluate_every=250, checkpoint_every=250
         ),
-        cases=CasesConfig(batch=12, frames=5, segment=41, first_context=0.7),
+        cases=CasesConfig(batch=12, frames=5, segment=41, whole_segments=False, first_context=0.7),
     ),
 )
 
-# The same with smaller steps, on a tokenizer that has learned already: more episodes, no soft codes, and a state that
-# weighs more, for that is what codes lost of a picture. The bundled tokenizer had a shorter such run before this one.
+# The same with smaller steps, on a tokenizer that has learned already: more episodes, no soft codes.
+TOKENIZER_AGAIN = dataclasses.replace(
+    TOKENIZER,
+    losses=dataclasses.replace(
+        TOKENIZER.losses,
+        fit=dataclasses.replace(TOKENIZER.losses.fit, steps=3000, learning_rate=1e-3, decay_from=0.3),
+    ),
+    lessons=LessonsRecipe(
+        fit=FitConfig(
+            steps=3000, learning_rate=1e-3, decay_from=0.3, evaluate_every=250, checkpoint_every=250
+        ),
+        cases=CasesConfig(batch=12, frames=5, segment=41, whole_segments=False, first_context=0.7),
+        soft_until=0.0,
+    ),
+)
+
+# Longer, with a state that weighs more, for that is what codes still lost of a picture: the bundled tokenizer.
 TOKENIZER_MORE = dataclasses.replace(
     TOKENIZER,
     losses=dataclasses.replace(
@@ -85,7 +101,7 @@ TOKENIZER_MORE = dataclasses.replace(
         fit=FitConfig(
             steps=7000, learning_rate=1.5e-3, decay_from=0.2, evaluate_every=250, checkpoint_every=250
         ),
-        cases=CasesConfig(batch=12, frames=5, segment=41, first_context=0.7),
+        cases=CasesConfig(batch=12, frames=5, segment=41, whole_segments=False, first_context=0.7),
         soft_until=0.0,
         state_weight=4.0,
     ),
@@ -147,17 +163,30 @@ def drawer_tokenizer(job: Job) -> Path:
     return _trained(job, start_run(job, recipe, store), parts, recipe)
 
 
-def drawer_tokenizer_more(job: Job) -> Path:
-    """A tokenizer, ``--base``, trained further on more episodes: on the first ones alone it learned them by heart.
+def drawer_tokenizer_again(job: Job) -> Path:
+    """The first tokenizer, ``--base``, trained further on more episodes: the first ones it learned by heart.
 
     Raises:
         ValueError: No base.
     """
+    return _trained_further(job, "drawer-tokenizer-again", TOKENIZER_AGAIN)
+
+
+def drawer_tokenizer_more(job: Job) -> Path:
+    """That one, ``--base``, trained further with the state weighed more.
+
+    Raises:
+        ValueError: No base.
+    """
+    return _trained_further(job, "drawer-tokenizer-more", TOKENIZER_MORE)
+
+
+def _trained_further(job: Job, name: str, recipe: CompressiveTokenizerRecipe) -> Path:
     if job.base is None:
-        raise ValueError("drawer-tokenizer-more trains a tokenizer further; name it with --base")
+        raise ValueError(f"{name} trains a tokenizer further; name it with --base")
     begin = load_compressive_tokenizer(job.base)
     store, _, _ = parts = splits(job)
-    recipe = _of_length(TOKENIZER_MORE, job)
+    recipe = _of_length(recipe, job)
     run = start_run(job, {"recipe": recipe, "base": weights_of(job.base)}, store)
     return _trained(job, run, parts, recipe, begin)
 
@@ -178,7 +207,7 @@ def _trained(
     begin: CompressiveTokenizer | None = None,
 ) -> Path:
     _, train, validation = parts
-    perceptual = Perceptual("alex")
+    perceptual = Perceptual("alex").to(torch.get_default_device())
     tokenizer = train_compressive_tokenizer(
         run, train, validation, recipe, seed=job.seed, perceptual=perceptual, begin=begin
     )
@@ -191,5 +220,6 @@ DRAWER_RECIPES: dict[str, Recipe] = {
     "drawer-reader": Recipe("state reader on true drawer frames: a measuring instrument", drawer_reader),
     "drawer-inverse": Recipe("reader of actions from pairs of drawer frames: an instrument", drawer_inverse),
     "drawer-tokenizer": Recipe("compressive FSQ tokenizer of drawer frames", drawer_tokenizer),
-    "drawer-tokenizer-more": Recipe("the same trained further, --base names it", drawer_tokenizer_more),
+    "drawer-tokenizer-again": Recipe("the same trained further, --base names it", drawer_tokenizer_again),
+    "drawer-tokenizer-more": Recipe("the same trained further once more", drawer_tokenizer_more),
 }

@@ -35,6 +35,10 @@ METRIC_COLUMNS = (
     Column(key="drawer_mm/moved", title="moved: drawers mm", digits=1, show_n=True),
     Column(key="following_cm", title="following cm", digits=1),
 )
+_LONG_METRICS = (
+    *("repetition", "lpips", "mse", "psnr", "ssim"),
+    *("gripper_cm", "drawer_mm", "drawer_mm/moved", "following_cm"),
+)
 TRUTH, COPY = "recorded frames", "copy last frame"
 _PICTURE = ("lpips", "mae", "mse", "psnr", "ssim")
 
@@ -121,8 +125,7 @@ def long_table(rows: Mapping[str, Row], cases: FrameCases, steps: int, *, seed: 
     cells: dict[str, dict[str, Cell]] = {}
     for name, row in rows.items():
         cells[name] = {
-            key: _estimate(row, cases, key, steps, seed=seed)
-            for key in ("lpips", "gripper_cm", "drawer_mm", "drawer_mm/moved", "following_cm", "apart_cm")
+            key: _estimate(row, cases, key, steps, seed=seed) for key in (*_LONG_METRICS, "apart_cm")
         }
         cells[name] |= {
             "sensitivity": ratio_of_means(row.metrics["apart_cm"][:, steps - 1], real, seed=seed),
@@ -131,15 +134,16 @@ def long_table(rows: Mapping[str, Row], cases: FrameCases, steps: int, *, seed: 
             "seconds": row.seconds,
             "tokens": row.tokens,
         }
+    measured = tuple(
+        column
+        for column in METRIC_COLUMNS
+        if column.key in _LONG_METRICS and any(of_row[column.key] is not None for of_row in cells.values())
+    )
     return Table(
         name=f"long-{steps}",
         title=f"Drawer episodes after {steps} frame{'s' * (steps > 1)}, beside the simulator",
         columns=(
-            Column(key="lpips", title="LPIPS x100", scale=100),
-            Column(key="gripper_cm", title="gripper cm", digits=1),
-            Column(key="drawer_mm", title="drawers mm", digits=1),
-            Column(key="drawer_mm/moved", title="moved: drawers mm", digits=1, show_n=True),
-            Column(key="following_cm", title="following cm", digits=1),
+            *measured,
             Column(key="apart_cm", title="apart under other actions, cm", digits=1),
             Column(key="sensitivity", title="of the truth's"),
             Column(key="n", title="episodes"),
@@ -149,7 +153,8 @@ def long_table(rows: Mapping[str, Row], cases: FrameCases, steps: int, *, seed: 
         ),
         rows=cells,
         notes=(
-            "LPIPS and following: mean over the frames so far; all else of the last frame",
+            "LPIPS, MSE, PSNR, SSIM and following: mean over the frames so far; repetition: the last two frames are"
+            " equal; all else of the last frame",
             "apart: distance of the gripper under the episode's actions from the gripper under another episode's, both"
             " read from frames; of the truth's: as a share of what the simulator does (1 is right)",
             "sampled rows are the mean over the sampling seeds; seconds and tokens are those of all of them, whole",

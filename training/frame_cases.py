@@ -1,6 +1,7 @@
 """What a frame tokenizer is shown: a context frame and a few later frames of one episode, drawn from a segment.
 
-Special: the defaults are the published multi-step tokenizer's (segments of 32 frames, 7 of them drawn).
+Special: the defaults are the published multi-step tokenizer's (segments of 32 frames, 7 of them drawn; episodes that
+hold no whole segment are an error, not shorter segments).
 
 Absent: models and losses.
 """
@@ -26,13 +27,16 @@ class CasesConfig:
     Attributes:
         batch: Contexts.
         frames: Frames drawn with each.
-        segment: Frames from the context to the last frame that may be drawn with it, at most.
+        segment: Frames from the context to the last frame that may be drawn with it, both counted.
+        whole_segments: Contexts are frames that a whole segment begins with, as published. False: any frame but an
+            episode's last, whose end then cuts the segment.
         first_context: Share of the cases whose context is the episode's first frame, as in an environment.
     """
 
     batch: int = 16
     frames: int = 7
     segment: int = 32
+    whole_segments: bool = True
     first_context: float = 0.0
 
 
@@ -57,9 +61,17 @@ class Cases:
 
 
 def draw_cases(data: FrameData, config: CasesConfig, generator: np.random.Generator) -> Cases:
-    """One batch."""
+    """One batch.
+
+    Raises:
+        ValueError: Whole segments are asked for, and the episodes are shorter.
+    """
+    last = data.steps - 1
+    if config.whole_segments:
+        data.check_frames(config.segment, "a segment")
+        last = data.steps - config.segment + 1
     episodes = generator.integers(0, len(data), config.batch)
-    contexts = generator.integers(0, data.steps, config.batch)
+    contexts = generator.integers(0, last + 1, config.batch)
     contexts[generator.random(config.batch) < config.first_context] = 0
     reach = np.minimum(contexts + config.segment - 1, data.steps)
     times = generator.integers(contexts[:, None], reach[:, None] + 1, (config.batch, config.frames))

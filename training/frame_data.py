@@ -71,6 +71,34 @@ class FrameData:
         height, width = self.store.episode(self.ids[0]).observations.shape[1:3]
         return int(height), int(width)
 
+    def check_image_size(self, wanted: tuple[int, int], what: str) -> None:
+        """Check that frames have the height and width in px that ``what`` (for the error) is for.
+
+        Raises:
+            ValueError: They have not; names the remedy.
+        """
+        if self.image_size != wanted:
+            raise ValueError(
+                f"{self.store.folder} has frames of {self.image_size} px, {what} is for {wanted}; convert recordings"
+                f" with --image-size {wanted[0]} {wanted[1]} (rlvr-world convert), or change the recipe"
+            )
+
+    def check_frames(self, needed: int, what: str) -> None:
+        """Check that episodes are long enough.
+
+        Args:
+            needed: Frames that one has to hold.
+            what: What needs them, for the error.
+
+        Raises:
+            ValueError: They have fewer; names the remedy.
+        """
+        if self.steps + 1 < needed:
+            raise ValueError(
+                f"{what} has {needed} frames, and the episodes in {self.store.folder} have {self.steps + 1}; cut"
+                f" recordings into longer ones, with rlvr-world convert --length {needed - 1} or more"
+            )
+
     def pixels(self, episodes: NDArray[np.int64], times: NDArray[np.int64]) -> NDArray[np.uint8]:
         """Frames ``(..., H, W, 3)`` at episode rows and times ``(...)`` of one shape."""
         rows, columns = np.broadcast_arrays(episodes, times)

@@ -18,6 +18,7 @@ from training.fit import FitConfig
 from training.run import Run, read_metrics, to_json
 from worldmodels.checkpoints import find, read_config
 from worldmodels.episodes import EpisodeStore
+from worldmodels.folders import CARD
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +64,7 @@ def fitted(config: FitConfig, steps: int | None) -> FitConfig:
     return config if steps is None else dataclasses.replace(config, steps=steps)
 
 
+_HOURS = "- hours of training: "
 OWN_ORIGIN = "Trained by this project's own recipe on its own simulator; MIT licence."
 
 
@@ -79,12 +81,23 @@ def model_card(title: str, run: Run, facts: Mapping[str, Any], *, origin: str = 
         f"- recipe: `{json.dumps(to_json(run.manifest['config']))}`",
         f"- seed: {run.manifest['seed']}",
         f"- data: {run.manifest['data_hash']}",
-        f"- hours of training: {hours:.2f} (hardware: {json.dumps(hardware)})",
+        f"{_HOURS}{hours:.2f} (hardware: {json.dumps(hardware)})",
         f"- versions: {json.dumps(run.manifest['versions'])}",
         "- validation metrics:",
     ]
     lines += [f"  - {key}: {value:.4g}" for key, value in facts.items()]
     return "\n".join(lines) + "\n"
+
+
+def training_hours(folder: Path) -> float | None:
+    """Hours of the run that a checkpoint is the end of, from its model card; None if that does not say.
+
+    What the run began with, a base model or a tokenizer, had hours of its own.
+    """
+    card = folder / CARD
+    lines = card.read_text(encoding="utf-8").splitlines() if card.is_file() else []
+    found = [line.removeprefix(_HOURS).split()[0] for line in lines if line.startswith(_HOURS)]
+    return float(found[0]) if found else None
 
 
 def start_run(job: Job, recipe: Any, store: EpisodeStore) -> Run:

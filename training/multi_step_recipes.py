@@ -44,6 +44,7 @@ from worldmodels.episodes import EpisodeStore
 from worldmodels.folders import find, read_json
 from worldmodels.nets.llama import Llama, LlamaConfig
 from worldmodels.nets.perceptual import Perceptual
+from worldmodels.outside import format_of
 from worldmodels.video.action_bins import ActionBins
 from worldmodels.video.compressive_tokenizer import CompressiveTokenizer
 from worldmodels.video.layouts import MultiStepLayout
@@ -78,9 +79,29 @@ class MultiStepSettings:
 
 
 def splits(job: Job) -> tuple[EpisodeStore, FrameData, FrameData]:
-    """The job's store, its training and its validation episodes."""
-    store = EpisodeStore(job.data)
+    """The job's store, its training and its validation episodes.
+
+    Raises:
+        FileNotFoundError: The folder is no store; says how recordings become one.
+        ValueError: As for ``FrameData.load``.
+    """
+    store = _store(job.data)
     return store, FrameData.load(store, "train"), FrameData.load(store, "validation")
+
+
+def _store(folder: Path) -> EpisodeStore:
+    if (folder / "index.jsonl").is_file():
+        return EpisodeStore(folder)
+    source = folder
+    try:
+        found = f"holds recordings ({format_of(folder)}) that are no store of episodes yet"
+    except (FileNotFoundError, ValueError):
+        found, source = "holds no episodes", Path("path/to/rt1")
+    raise FileNotFoundError(
+        f"{folder} {found}; a store is made of RT-1 recordings by 'rlvr-world convert {source} --folder data/paper"
+        " --length 32 --image-size 256 320', to be given as --data data/paper, and of simulated drawers by 'rlvr-world"
+        " collect drawer'"
+    )
 
 
 def layout_of(tokenizer: CompressiveTokenizer, bins: ActionBins) -> MultiStepLayout:
@@ -108,6 +129,7 @@ def train_base(job: Job, settings: MultiStepSettings) -> Path:
     store, train, validation = splits(job)
     bins = settings.bins or extremes(train)
     layout = layout_of(tokenizer, bins)
+    train.check_frames(layout.num_frames, "a window")
     recipe = dataclasses.replace(settings.mle, fit=fitted(settings.mle.fit, job.steps))
     config = dataclasses.replace(
         settings.transformer, vocab_size=layout.vocab_size, max_position_embeddings=layout.response.stop
@@ -135,6 +157,7 @@ def train_more(job: Job, settings: MultiStepSettings, recipe: MultiStepRecipe) -
     base = job.base or settings.base
     model = multi_step_world(base, job.tokenizer)
     store, train, validation = splits(job)
+    train.check_frames(model.layout.num_frames, "a window")
     recipe = dataclasses.replace(recipe, fit=fitted(recipe.fit, job.steps))
     run = start_run(job, {"mle": recipe, "base": weights_sha256(model.llama)}, store)
     tokens = _tokens(model.tokenizer, model.action_bins, store, train, validation)
@@ -148,6 +171,7 @@ def train_rlvr(job: Job, settings: MultiStepSettings, recipe: MultiStepRLVRRecip
     base = job.base or settings.base
     model = multi_step_world(base, job.tokenizer)
     store, train, validation = splits(job)
+    train.check_frames(model.layout.num_frames, "a window")
     if job.steps is not None:
         recipe = dataclasses.replace(recipe, grpo=dataclasses.replace(recipe.grpo, steps=job.steps))
     run = start_run(job, {"rlvr": recipe, "base": weights_sha256(model.llama)}, store)

@@ -1,7 +1,7 @@
 """The published single-step RT-1 recipes at their published numbers, for large graphics processors: tokenizer, base
 model, post-training.
 
-Nobody has run them to their end here. Data as in ``paper_recipes``.
+Nobody has run them to their end here. Data as in ``paper_recipes``; 4 steps of an episode are enough.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from training.jobs import Job, Recipe, fitted, model_card, start_run
 from training.multi_step import MultiStepRecipe
 from training.multi_step_recipes import splits
 from training.multi_step_rlvr import MultiStepRLVRRecipe
+from training.paper_recipes import RT1
 from training.provenance import weights_sha256
 from training.rewards.image_metrics import psnr
 from training.run import Run
@@ -41,13 +42,18 @@ from worldmodels.checkpoints import (
     tokenizer_sha256,
     world_config,
 )
-from worldmodels.nets.llama import Llama, LlamaConfig
+from worldmodels.episodes import EpisodeStore
+from worldmodels.nets.llama import Llama
 from worldmodels.nets.perceptual import Perceptual
 from worldmodels.released import FRAME_TOKENIZER, IMAGE_SIZE, RT1_BINS
 from worldmodels.video.frame_tokenizer import FrameTokenizer
 from worldmodels.video.layouts import SingleStepLayout
 from worldmodels.video.single_step_world import SingleStepWorldModel
 
+LAYOUT = SingleStepLayout()
+TRANSFORMER = dataclasses.replace(
+    RT1.transformer, vocab_size=LAYOUT.vocab_size, max_position_embeddings=LAYOUT.response.stop
+)
 PROTOCOL = {"environment": "RT1", "image_size": list(IMAGE_SIZE), "steps_per_second": 3}
 # 5e5 steps, batch 16, AdamW 5e-4, L1 1, perceptual 1, adversarial 0.1 from step 10,000 on.
 TOKENIZER = FrameTokenizerRecipe()
@@ -73,9 +79,17 @@ RLVR = MultiStepRLVRRecipe(
 )
 
 
+def _rt1_splits(job: Job) -> tuple[EpisodeStore, FrameData, FrameData]:
+    """As ``splits``, of what all single-step recipes need: frames of the published size, a history and one more."""
+    store, train, validation = splits(job)
+    train.check_image_size(IMAGE_SIZE, "the published model")
+    train.check_frames(LAYOUT.history + 1, "a history with its next frame")
+    return store, train, validation
+
+
 def paper_frame_tokenizer(job: Job) -> Path:
     """The per-frame tokenizer at full size."""
-    store, train, validation = splits(job)
+    store, train, validation = _rt1_splits(job)
     losses = dataclasses.replace(TOKENIZER.losses, fit=fitted(TOKENIZER.losses.fit, job.steps))
     recipe = dataclasses.replace(TOKENIZER, losses=losses)
     run = start_run(job, recipe, store)
@@ -87,8 +101,9 @@ def paper_frame_tokenizer(job: Job) -> Path:
         frames = _frames(validation, np.random.default_rng(0), 16)
         return {"psnr": float(psnr(model.decode(model.encode(frames)).clamp(0, 1), frames).mean())}
 
+    perceptual = Perceptual("vgg").to(torch.get_default_device())
     tokenizer = train_frame_tokenizer(
-        run, drawn, recipe, seed=job.seed, perceptual=Perceptual("vgg"), evaluate=evaluate
+        run, drawn, recipe, seed=job.seed, perceptual=perceptual, evaluate=evaluate
     )
     facts = evaluate(tokenizer)
     config = {**tokenizer_config(tokenizer), "metrics": facts}
@@ -107,23 +122,14 @@ def paper_single_base(job: Job) -> Path:
     tokenizer = load_tokenizer(job.tokenizer or FRAME_TOKENIZER)
     if not isinstance(tokenizer, FrameTokenizer):
         raise ValueError(f"--tokenizer is a {type(tokenizer).__name__}; this recipe needs a per-frame one")
-    store, train, validation = splits(job)
-    layout = SingleStepLayout()
-    config = LlamaConfig(
-        vocab_size=layout.vocab_size,
-        hidden_size=768,
-        intermediate_size=3072,
-        num_hidden_layers=12,
-        num_attention_heads=12,
-        max_position_embeddings=layout.response.stop,
-    )
+    store, train, validation = _rt1_splits(job)
     recipe = dataclasses.replace(BASE, fit=fitted(BASE.fit, job.steps))
-    identity = {"transformer": config, "mle": recipe, "tokenizer": tokenizer_sha256(tokenizer)}
+    identity = {"transformer": TRANSFORMER, "mle": recipe, "tokenizer": tokenizer_sha256(tokenizer)}
     run = start_run(job, identity, store)
     tokens = [tokenise_single(tokenizer, RT1_BINS, part) for part in (train, validation)]
-    llama = Llama(config, seed=job.seed)
-    train_single_step(run, llama, layout, tokens[0], tokens[1], recipe, seed=job.seed)
-    model = SingleStepWorldModel(tokenizer, llama, layout, RT1_BINS, image_size=IMAGE_SIZE, protocol=PROTOCOL)
+    llama = Llama(TRANSFORMER, seed=job.seed)
+    train_single_step(run, llama, LAYOUT, tokens[0], tokens[1], recipe, seed=job.seed)
+    model = SingleStepWorldModel(tokenizer, llama, LAYOUT, RT1_BINS, image_size=IMAGE_SIZE, protocol=PROTOCOL)
     return _saved(job, run, model, tokens[1], "RT-1 single-step world model, base")
 
 
@@ -134,7 +140,7 @@ def paper_single_rlvr(job: Job) -> Path:
         raise ValueError(
             f"--base is a {type(model).__name__}; this recipe post-trains a SingleStepWorldModel"
         )
-    store, train, validation = splits(job)
+    store, train, validation = _rt1_splits(job)
     recipe = RLVR
     if job.steps is not None:
         recipe = dataclasses.replace(recipe, grpo=dataclasses.replace(recipe.grpo, steps=job.steps))

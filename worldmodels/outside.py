@@ -85,7 +85,7 @@ def open_episodes(
     Args:
         path: An ``EpisodeStore`` of frames, a folder of ``.npz`` files, a LeRobot folder, or RLDS files.
         format: Which of them; ``"auto"`` finds out.
-        image_size: Height and width of frames in px; None: as recorded.
+        image_size: Height and width of frames in px; None: as recorded. Other proportions get black bars.
         limit: At most so many episodes.
         max_steps: At most so many steps of each; 0 reads first frames alone, which needs no actions.
 

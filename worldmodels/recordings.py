@@ -6,8 +6,9 @@ frame alone, or reads everything, and pays for just that.
 A robot's log holds T frames and T actions, action t chosen on seeing frame t. An episode of T - 1 steps
 comes of it: T observations and the first T - 1 actions. The last action has no next frame and is left out.
 
-Absent: files (the readers beside this module know them), clipping of actions, and padding: a frame is
-stretched to the wanted size.
+A frame of another shape is never stretched: it keeps its proportions between black bars.
+
+Absent: files (the readers beside this module know them), and clipping of actions.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Recording:
         """Read it.
 
         Args:
-            image_size: Height and width of frames in px; None: as recorded.
+            image_size: Height and width of frames in px, see :func:`resized`; None: as recorded.
             max_steps: Read at most so many steps; 0 reads the first frame alone, for which no action is needed.
 
         Returns:
@@ -132,13 +133,25 @@ def check_frames(where: str, frames: NDArray[Any]) -> None:
 
 
 def resized(frames: NDArray[np.uint8], image_size: tuple[int, int]) -> NDArray[np.uint8]:
-    """Frames ``(K, H, W, 3)`` stretched to another height and width: by area when shrunk, else bilinear."""
+    """Frames ``(K, H, W, 3)`` at another height and width: as large as fits, in the middle, the rest black.
+
+    Places and sizes are those of RT-1's own preprocessing (TensorFlow's ``resize_with_pad``). Larger frames are
+    bilinear as there; smaller ones are averaged over areas: at a quarter of the size bilinear samples miss most pixels.
+    """
     height, width = image_size
-    if frames.shape[1:3] == (height, width):
+    rows, columns = frames.shape[1:3]
+    if (rows, columns) == (height, width):
         return frames
-    grows = height > frames.shape[1] or width > frames.shape[2]
-    method = cv2.INTER_LINEAR if grows else cv2.INTER_AREA
-    small = [
-        cv2.resize(np.ascontiguousarray(frame), (width, height), interpolation=method) for frame in frames
-    ]
-    return np.stack(small).astype(np.uint8, copy=False)
+    # The largest whole size of the same proportions.
+    if columns * height >= rows * width:
+        inner = max(1, rows * width // columns), width
+    else:
+        inner = height, max(1, columns * height // rows)
+    top, left = (height - inner[0]) // 2, (width - inner[1]) // 2
+    method = cv2.INTER_LINEAR if inner[0] > rows or inner[1] > columns else cv2.INTER_AREA
+    out = np.zeros((len(frames), height, width, 3), np.uint8)
+    for frame, picture in zip(frames, out, strict=True):
+        picture[top : top + inner[0], left : left + inner[1]] = cv2.resize(
+            np.ascontiguousarray(frame), inner[::-1], interpolation=method
+        )
+    return out

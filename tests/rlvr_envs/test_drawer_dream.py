@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,14 +10,20 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from gymnasium.utils.env_checker import check_env
+from safetensors.torch import save_file
 
 from rlvr_envs.contexts import load_drawer_starts
 from rlvr_envs.drawer_dream import DrawerDreamEnv, rt1_drawer, rt1_drawer_vector
 from rlvr_envs.drawer_rules import TASKS
 from tests.toys import RollingWorldModel
+from tests.worldmodels.test_released import transformer_folder
 from worldmodels.api import Episode, History
 from worldmodels.episodes import write_all
+from worldmodels.video.frame_tokenizer import FrameTokenizer, FrameTokenizerConfig
+from worldmodels.video.rt1_actions import RT1_HIGH, RT1_LOW
+from worldmodels.video.single_step_world import SingleStepWorldModel
 
 STILL = np.zeros(13, np.float32)
 OPENING, LAST = STILL.copy(), STILL.copy()
@@ -127,6 +134,21 @@ def test_begins_with_recorded_episodes(tmp_path: Path) -> None:
         env.reset(options={"task": "open_top_drawer"})
 
 
+def test_recorded_frames_of_other_proportions_are_not_stretched(tmp_path: Path) -> None:
+    """And nothing but first frames is read: these robots' actions have 7 numbers."""
+    episode = Episode(
+        id="square",
+        observations=np.full((3, 128, 128, 3), 200, np.uint8),
+        actions=np.zeros((2, 7), np.float32),
+        rewards=np.zeros(2),
+    )
+    write_all(tmp_path, [episode])
+    frame, _ = dream(episodes=tmp_path).reset(seed=0)
+    assert (frame[:, 8:-8] == 200).all()
+    assert not frame[:, :8].any()
+    assert not frame[:, -8:].any()
+
+
 def test_released_files_dream_from_real_frames(conformance: Callable[[str], Path]) -> None:
     clip = conformance("video/rt1_clip.npz")
     env = rt1_drawer(
@@ -142,6 +164,67 @@ def test_released_files_dream_from_real_frames(conformance: Callable[[str], Path
     assert env.observation_space.contains(frame)
     assert (reward, terminated, info["prediction_error"]) == (0.0, False, "")
     assert np.isnan(info["state"]).all()
+
+
+@pytest.fixture(scope="module")
+def single_step(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A single-step pair in the released files' form, small and random, and recorded frames of the released size."""
+    folder = tmp_path_factory.mktemp("single")
+    sizes = {
+        **{"block_out_channels": [8] * 7, "layers_per_block": 1, "latent_channels": 4},
+        **{"norm_num_groups": 4, "fsq_levels": 8},
+    }
+    tokenizer = FrameTokenizer(FrameTokenizerConfig.from_diffusers(sizes), seed=3)
+    with torch.no_grad():
+        tokenizer.quant_linear.weight.mul_(50)  # random weights use all their codes
+    (folder / "tokenizer").mkdir()
+    (folder / "tokenizer" / "config.json").write_text(json.dumps({"_class_name": "CNNFSQModel256", **sizes}))
+    weights = {key: value.half() for key, value in tokenizer.state_dict().items()}
+    save_file(weights, folder / "tokenizer" / "diffusion_pytorch_model.safetensors")
+    transformer_folder(folder / "transformer", tokenizer.fsq.codebook_size + 256 + 2)
+    generator = np.random.default_rng(0)
+    episodes = [
+        Episode(
+            id=f"e{number}",
+            observations=generator.integers(0, 256, (2, 256, 320, 3), dtype=np.uint8),
+            actions=np.zeros((1, 13), np.float32),
+            rewards=np.zeros(1),
+        )
+        for number in range(3)
+    ]
+    write_all(folder / "episodes", episodes)
+    return {
+        "world_model": folder / "transformer",
+        "tokenizer": folder / "tokenizer",
+        "episodes": folder / "episodes",
+    }
+
+
+def test_a_released_single_step_pair_dreams_alone_and_batched(single_step: dict[str, Path]) -> None:
+    env_id = "RLVRWorld/RT1-Drawer-v0"
+    actions = np.random.default_rng(1).uniform(RT1_LOW, RT1_HIGH, (6, 2, 13)).astype(np.float32)
+    actions[..., 7:10] = (0, 1, 0)
+    envs = gym.make_vec(env_id, num_envs=2, **single_step)
+    assert envs.single_observation_space.shape == (256, 320, 3)
+    firsts, _ = envs.reset(seed=4)
+    assert not np.array_equal(*firsts)
+    batch = [envs.step(action) for action in actions]  # more than the 4 frames of history
+    for row in range(2):
+        env = gym.make(env_id, **single_step)
+        model = env.unwrapped.world_model  # type: ignore[attr-defined]
+        assert isinstance(model, SingleStepWorldModel)
+        assert model.layout.visual_tokens == 20
+        frame, info = env.reset(seed=4 + row)
+        np.testing.assert_array_equal(frame, firsts[row])
+        seen = []
+        for step, action in enumerate(actions[:, row]):
+            frame, reward, terminated, truncated, info = env.step(action)
+            assert env.observation_space.contains(frame)
+            assert (reward, terminated, truncated, info["prediction_error"]) == (0.0, False, False, "")
+            # Decoded in another batch, a pixel may be rounded to the neighbouring level.
+            assert np.abs(frame.astype(int) - batch[step][0][row]).max() <= 1
+            seen.append(frame)
+        assert not np.array_equal(seen[0], seen[-1])
 
 
 def test_begins_with_what_the_options_show() -> None:

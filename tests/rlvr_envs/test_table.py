@@ -16,9 +16,14 @@ import rlvr_envs  # registers the ids
 from rlvr_envs.table import ENVS
 from tests.toys import PointWorldModel
 
-PUSHT = sorted(env_id for env_id in ENVS if "PushT" in env_id)
 # Whatever draws with MuJoCo needs an OpenGL driver.
 IDS = [pytest.param(i, marks=pytest.mark.gl) if "Drawer-Sim" in i else i for i in sorted(ENVS)]
+PUSHT = sorted(env_id for env_id in ENVS if "PushT" in env_id)
+TWINS = [
+    pytest.param(env_id, marks=pytest.mark.gl) if "Drawer" in env_id else env_id
+    for env_id, entry in sorted(ENVS.items())
+    if entry.twin is not None and "Text" not in env_id
+]
 PICTURES = [i for i in IDS if "Text" not in str(i)]
 FORBIDDEN_INFO = {"reward", "terminated", "truncated", "action", "step_idx", "id", "image", "proprio"}
 
@@ -57,11 +62,10 @@ def test_registration_is_strings(env_id: str) -> None:
     assert twin is None or twin in ENVS
 
 
-@pytest.mark.parametrize("env_id", PUSHT)
+@pytest.mark.parametrize("env_id", TWINS)
 def test_twins_share_their_spaces(env_id: str) -> None:
     twin_id = ENVS[env_id].twin
-    if twin_id is None:
-        return
+    assert twin_id is not None
     env, twin = make(env_id), make(twin_id)
     assert env.observation_space == twin.observation_space
     assert env.action_space == twin.action_space

@@ -19,13 +19,15 @@ from tests.rlvr_envs.test_text_dreams import Rules
 from tests.worldmodels.language.tiny_slots import tiny_slot_world
 from training.__main__ import COMMANDS, TRACEBACK_VARIABLE, main
 from training.commands.collect import report
+from training.commands.evaluate import MODELS
 from training.commands.play_text import text_episode
 from training.fit import seeded
+from training.pictures import CAPTION_PX, GAP_PX, PANEL_PX
 from training.provenance import weights_sha256
 from training.readers import PoseReader, PoseReaderConfig
 from training.text_slots import slot_world
 from worldmodels.api import Episode
-from worldmodels.checkpoints import save, tokenizer_config, world_config
+from worldmodels.checkpoints import bundled, save, tokenizer_config, world_config
 from worldmodels.episodes import EpisodeStore, write_all
 from worldmodels.language.slot_world import slot_config
 from worldmodels.video.global_tokenizer import GlobalTokenizer, GlobalTokenizerConfig
@@ -190,6 +192,32 @@ def test_play_drawers(capsys, tmp_path, policy):
     assert Image.open(gif).n_frames > 10
 
 
+@pytest.mark.gl
+@pytest.mark.slow
+def test_play_drawers_shows_the_dream_beside_the_truth_for_a_whole_episode(capsys, tmp_path):
+    """The command of the README: 112 steps under the same actions, sixteen windows of the bundled model."""
+    gif = tmp_path / "drawer.gif"
+    status, out, _ = run(capsys, "play", "RLVRWorld/RT1-Drawer-v0", "--policy", "expert-replay", "--gif", gif)
+    assert status == 0
+    steps, in_truth, in_dream = re.search(r"│ +0 │ +(\d+) │ (.+?) +│ (.+?) +│", out).groups()
+    assert steps == "112"
+    assert in_truth.startswith("step ")
+    assert in_dream == "no" or in_dream.startswith("step ")
+    film = Image.open(gif)
+    assert film.n_frames == 113
+    pages = []
+    for page in (0, 112):
+        film.seek(page)
+        picture = np.asarray(film.convert("RGB"), dtype=np.int16)[CAPTION_PX : CAPTION_PX + PANEL_PX]
+        assert picture.shape[1] == 2 * (160 + GAP_PX) + GAP_PX
+        pages.append((picture[:, GAP_PX:][:, :160], picture[:, 2 * GAP_PX + 160 :][:, :160]))
+    (truth_before, dream_before), (truth_after, dream_after) = pages
+    assert np.abs(truth_before - dream_before).mean() < 3  # both begin with the same frame
+    assert np.abs(truth_after - truth_before).mean() > 5  # something happens, in both
+    assert np.abs(dream_after - dream_before).mean() > 5
+    assert np.abs(truth_after - dream_after).max() > 50  # and the dream is no copy
+
+
 @pytest.mark.parametrize("policy", ["zero", "random", "expert-replay"])
 def test_play_texts_gives_a_transcript(capsys, tmp_path, monkeypatch, policy):
     monkeypatch.chdir(tmp_path)
@@ -303,6 +331,15 @@ def test_plan(capsys, tmp_path, checkpoint, data):
     assert (tmp_path / "results" / "pusht-plan.json").exists()
 
 
+@pytest.mark.parametrize("task", ["pusht", "drawer", "textgame"])
+def test_evaluate_without_models_takes_bundled_ones(capsys, tmp_path, monkeypatch, task):
+    monkeypatch.chdir(tmp_path)
+    assert MODELS[task]
+    assert set(MODELS[task]) <= set(bundled())
+    # Of all that the command needs only the data are missing.
+    assert "none-here" in refused(capsys, "evaluate", task, "--data", "none-here")
+
+
 @pytest.mark.slow
 def test_evaluate(capsys, tmp_path, checkpoint, data):
     sizes = PoseReaderConfig(width=8, hidden=16)
@@ -362,6 +399,7 @@ def test_train_stops_at_an_existing_run_and_resumes(capsys, tmp_path, data):
         (("plan", "pusht", "--models", "nothing-here"), "no checkpoint 'nothing-here'"),
         (("evaluate", "pusht", "--windows", 0), "--windows is 0; it must be at least 1"),
         (("evaluate", "pusht", "--models", "nothing-here"), "no checkpoint 'nothing-here'"),
+        (("evaluate", "bytesized32"), "no model of bytesized32 is bundled.*--models runs/"),
         (("demo", "--model", "/no/such/model"), "no checkpoint '/no/such/model'"),
     ],
 )

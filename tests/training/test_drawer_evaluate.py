@@ -168,7 +168,10 @@ def test_cases_are_what_they_are_alone(data, model):
 
 
 def test_the_report_has_every_row_and_is_computed_once(data, model, instruments, tmp_path: Path):
-    arguments = {"reject": ["tiny"], "compare": [("twin", "tiny")], "folder": tmp_path, "progress": False}
+    arguments = {
+        **{"reject": ["tiny"], "compare": [("twin", "tiny")], "hours": {"tiny": 1.5}},
+        **{"folder": tmp_path, "progress": False},
+    }
     models = {"tiny": model, "twin": model}
     report = evaluate_drawer(models, data, instruments, CONFIG, **arguments)
     assert [table.name for table in report.tables] == [
@@ -193,7 +196,19 @@ def test_the_report_has_every_row_and_is_computed_once(data, model, instruments,
     ]
     assert rows["tiny, sampled"]["tokens"] == 2 * 4 * 3 * 20
     assert rows["copy last frame"]["repetition"].value == 1
+    assert report.manifest["training_hours"] == {"tiny": 1.5}
     long = report.table("long-4").rows
+    assert list(long) == list(rows)
+    assert list(report.table("long-4").to_json()["columns"]) == [  # no drawer has moved so soon
+        *("repetition", "lpips", "mse", "psnr", "ssim", "gripper_cm", "drawer_mm", "following_cm"),
+        *("apart_cm", "sensitivity", "n", "seed", "seconds", "tokens"),
+    ]
+    assert "repetition" not in report.table("long-1").to_json()["columns"]  # there is no frame before
+    assert long["copy last frame"]["repetition"].value == 1
+    assert long["recorded frames"]["mse"].value == 0
+    assert long["recorded frames"]["ssim"].value == pytest.approx(1)
+    assert long["tokenizer floor"]["mse"].value > 0
+    assert long["tokenizer floor"]["tokens"] == 0
     assert long["recorded frames"]["sensitivity"].low == long["recorded frames"]["sensitivity"].high == 1
     assert long["recorded frames"]["lpips"].value == 0
     assert long["copy last frame"]["sensitivity"].value == 0

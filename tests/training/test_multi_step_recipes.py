@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import torch
 import worldmodels
 from tests.training.tiny_frames import TOKENIZER
 from tests.training.toy_frames import toy_store
+from training.code_lessons import LessonsRecipe
 from training.compressive_tokenizers import (
     CompressiveTokenizerRecipe,
     reconstruction_errors,
@@ -20,19 +22,17 @@ from training.fit import FitConfig
 from training.frame_cases import CasesConfig, draw_cases
 from training.frame_data import FrameData
 from training.grpo_config import GRPOConfig
-from training.jobs import Job
+from training.jobs import Job, training_hours
 from training.multi_step import MultiStepRecipe
 from training.multi_step_recipes import MultiStepSettings, train_base, train_more, train_rlvr
 from training.multi_step_rlvr import MultiStepRLVRRecipe
-from training.paper_recipes import PAPER_RECIPES, RT1
-from training.paper_recipes import TOKENIZER as PAPER_TOKENIZER
-from training.recipes import RECIPES
 from training.reconstruction import ReconstructionConfig
 from training.rewards.frames import FrameRewardConfig
 from training.run import Run
 from worldmodels.api import History
-from worldmodels.checkpoints import save, tokenizer_config
-from worldmodels.nets.llama import Llama, LlamaConfig
+from worldmodels.checkpoints import load_compressive_tokenizer, save, tokenizer_config
+from worldmodels.folders import find
+from worldmodels.nets.llama import LlamaConfig
 from worldmodels.video.compressive_tokenizer import CompressiveTokenizer
 
 FIT = FitConfig(steps=3, learning_rate=1e-3, warmup_steps=1, evaluate_every=3, checkpoint_every=3)
@@ -94,6 +94,68 @@ def test_cases_are_a_context_and_later_frames_of_one_segment(data):
             assert any(0 <= b[1] - a[1] < config.segment for a, b in pairs)
 
 
+def test_segments_are_whole_unless_an_episodes_end_may_cut_them(data):
+    frames = FrameData.load(data, "train")  # 11 frames each
+    numbered = np.broadcast_to(np.arange(11.0)[:, None], (len(frames), 11, 1))
+    frames = dataclasses.replace(frames, states=numbered)
+    generator = np.random.default_rng(0)
+
+    def times(**settings: Any) -> np.ndarray:
+        """When the frames are that are drawn with a context, ``(batch, frames)``."""
+        states = draw_cases(frames, CasesConfig(batch=60, frames=150, **settings), generator).states
+        assert states is not None
+        return states.numpy()[..., 0]
+
+    whole = times(segment=9)
+    assert set(whole.min(1)) == {0, 1, 2}  # contexts: they may be drawn, too
+    assert set(whole.max(1) - whole.min(1)) == {8}
+    cut = times(segment=9, whole_segments=False)
+    assert set(cut.min(1)) >= {0, 5, 9}
+    assert cut.max() == 10
+    assert set(times(segment=11).min(1)) == {0}
+    with pytest.raises(ValueError, match=r"a segment has 12 frames.* have 11; .*convert --length 11 or more"):
+        times(segment=12)
+    assert times(segment=12, whole_segments=False).max() == 10
+
+
+def test_dropped_attention_is_resumed_exactly_and_leaves_torchs_generator_alone(tmp_path, data):
+    train, validation = FrameData.load(data, "train"), FrameData.load(data, "validation")
+    dropping = dataclasses.replace(TOKENIZER, attention_dropout=0.5)
+    fit = dataclasses.replace(RECIPE.losses.fit, steps=4, checkpoint_every=2)
+    recipe = dataclasses.replace(
+        RECIPE, tokenizer=dropping, losses=dataclasses.replace(RECIPE.losses, fit=fit)
+    )
+
+    def trained(name: str, recipe: CompressiveTokenizerRecipe = recipe) -> dict[str, torch.Tensor]:
+        run = Run(tmp_path / name, recipe, 0, resume=True)
+        model = train_compressive_tokenizer(run, train, validation, recipe, seed=0, perceptual=None)
+        assert not model.training
+        return model.state_dict()
+
+    before = torch.get_rng_state()
+    whole = trained("whole")
+    assert torch.equal(torch.get_rng_state(), before)
+    trained("parts")
+    (Run(tmp_path / "parts", recipe, 0, resume=True).checkpoints()[-1] / "state.json").unlink()
+    torch.rand(3)  # nobody's business
+    resumed = trained("parts")
+    assert all(torch.equal(value, whole[name]) for name, value in resumed.items())
+    plain = trained("plain", dataclasses.replace(recipe, tokenizer=TOKENIZER))
+    assert any(not torch.equal(value, whole[name]) for name, value in plain.items())
+    with pytest.raises(ValueError, match=r"attention_dropout is 0\.5, but after lessons ids must stay"):
+        dataclasses.replace(recipe, lessons=LessonsRecipe(fit=fit))
+
+
+def test_a_tokenizer_stored_before_there_was_dropout_loads(tmp_path):
+    tokenizer = CompressiveTokenizer(dataclasses.replace(TOKENIZER, attention_dropout=0.1))
+    config = tokenizer_config(tokenizer)
+    assert load_compressive_tokenizer(
+        save(tmp_path / "new", tokenizer, config, card="")
+    ).config.attention_dropout
+    del config["tokenizer"]["attention_dropout"]
+    assert load_compressive_tokenizer(save(tmp_path / "old", tokenizer, config, card="")).config == TOKENIZER
+
+
 def test_the_tokenizer_learns(tmp_path, data):
     train, validation = FrameData.load(data, "train"), FrameData.load(data, "validation")
     before = reconstruction_errors(
@@ -128,15 +190,16 @@ def test_from_episodes_to_post_trained_models(tmp_path, data):
         )
         assert predictions.observations().shape == (1, 16, 32, 3)
         assert "Toy, " in (folder / "card.md").read_text()
+        hours = training_hours(folder)
+        assert hours is not None
+        assert 0 <= hours < 0.1
     actions = FrameData.load(data, "train").actions
     np.testing.assert_allclose(worldmodels.load(base).action_bins.low, actions.min((0, 1)))
 
 
-def test_the_published_recipes_have_the_published_sizes():
-    assert set(PAPER_RECIPES) <= set(RECIPES)
-    with torch.device("meta"):
-        tokenizer = CompressiveTokenizer(PAPER_TOKENIZER.tokenizer)
-        layout_vocab = 2 * 4375 + 256 + 2
-        llama = Llama(dataclasses.replace(RT1.transformer, vocab_size=layout_vocab))
-    assert sum(parameter.numel() for parameter in tokenizer.parameters()) == 129_448_016
-    assert sum(parameter.numel() for parameter in llama.parameters()) == 127_101_696
+def test_hours_of_training_are_read_from_cards(tmp_path):
+    for name in ("drawer-base", "drawer-rlvr"):
+        assert 0.5 < training_hours(find(name)) < 24
+    (tmp_path / "card.md").write_text("# Somebody else's\n\n- recipe: none\n")
+    assert training_hours(tmp_path) is None
+    assert training_hours(tmp_path / "none") is None

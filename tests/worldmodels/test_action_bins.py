@@ -40,7 +40,7 @@ def test_centres_return_to_their_bins(rt1):
 def test_outside_values_take_the_outer_bins_and_flat_dimensions_the_first():
     bins = ActionBins(low=[-1.0, 2.0], high=[1.0, 2.0], num_bins=4)
     np.testing.assert_array_equal(
-        bins.encode([[-9, 2], [9, 2], [0, 2], [-0.01, 2]]), [[0, 0], [3, 0], [2, 0], [1, 0]]
+        bins.encode([[-9, 2], [9, 5], [0, -5], [-0.01, 2]]), [[0, 0], [3, 0], [2, 0], [1, 0]]
     )
     np.testing.assert_allclose(bins.decode([[0, 0], [3, 0]]), [[-0.75, 2], [0.75, 2]])
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from worldmodels.checkpoints import load_tokenizer
 from worldmodels.nets.cross_attention import CrossAttention
 from worldmodels.video.compressive_tokenizer import (
     CompressiveTokenizer,
@@ -49,6 +50,13 @@ def frames(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.rand(*shape, 3, 32, 48, generator=torch.Generator().manual_seed(seed))
 
 
+def channels_last(pixels: torch.Tensor) -> torch.Tensor:
+    """The same frames ``(..., 3, H, W)`` in the memory order of ``(..., H, W, 3)``, as permuted pictures have it."""
+    permuted = pixels.movedim(-3, -1).contiguous().movedim(-1, -3)
+    assert not permuted.is_contiguous()
+    return permuted
+
+
 def test_keys_and_shapes_of_the_full_size(conformance):
     golden = json.loads(conformance("video/compressive_tokenizer/keys_full.json").read_text())
     (keys,) = [entry for entry in golden.values() if isinstance(entry, dict) and len(entry) > 100]
@@ -84,6 +92,51 @@ def test_equals_the_published_code(conformance):
     alone = tokenizer.decode(features, io["dyn_tokens"][0, 1:].long())
     golden = io["cached_last_frame_every4_f32"][0, 1:]
     torch.testing.assert_close(alone[:, :, ::4, ::4], golden, atol=5e-4, rtol=0)
+
+
+def test_memory_order_does_not_matter(conformance, small):
+    """GroupNorm loses precision on channels-last frames: at the full size that changed one of 160 published ids."""
+    folder = conformance("video/compressive_tokenizer/config.json").parent
+    tokenizer, io = CompressiveTokenizer.from_folder(folder), load_file(folder / "io.safetensors")
+    pixels = channels_last(io["pixels_u8"].float() / 255)
+    ids, seen = tokenizer.encode_context(pixels[:, 0])
+    assert torch.equal(ids[:, None], io["ctx_tokens"].long())
+    assert torch.equal(tokenizer.encode(seen, pixels[:, 1:]), io["dyn_tokens"].long())
+    contexts, videos = frames(2), frames(2, 3, seed=1)
+    for of_model, permuted in zip(
+        small(contexts, videos), small(channels_last(contexts), channels_last(videos)), strict=True
+    ):
+        assert torch.equal(of_model, permuted)
+
+
+def test_attention_is_dropped_in_training_mode_alone():
+    pixels, videos = frames(2), frames(2, 3, seed=1)
+    plain = CompressiveTokenizer(SMALL, seed=1)
+    dropping = CompressiveTokenizer(dataclasses.replace(SMALL, attention_dropout=0.1), seed=1)
+    assert all(torch.equal(value, plain.state_dict()[key]) for key, value in dropping.state_dict().items())
+    assert dropping.state_dict().keys() == plain.state_dict().keys()
+    assert all(map(torch.equal, dropping.eval()(pixels, videos), plain.eval()(pixels, videos)))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        first, second = (dropping.train()(pixels, videos)[1] for _ in range(2))
+        assert not torch.equal(first, second)  # other weights are dropped every time
+        assert all(map(torch.equal, plain.train()(pixels, videos), plain.eval()(pixels, videos)))
+
+
+def test_a_tenth_of_the_attention_weights_is_dropped_and_the_rest_weighs_more():
+    attend = CrossAttention(32, 4, dropout=0.1).train()
+    for parameter in attend.parameters():
+        torch.nn.init.zeros_(parameter)
+    attend.att.in_proj_bias.data[64:] = 1.0  # all values are 1, and each of the 4 positions weighs a quarter
+    attend.att.out_proj.weight.data.copy_(torch.eye(32))
+    maps = torch.zeros(500, 32, 2, 2)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        found = attend(maps, attend.keys_values(maps[:1]))
+    levels = torch.nn.functional.silu(torch.arange(5) / 4 / 0.9)  # of 0 to 4 positions that were kept
+    kept = (found[..., None] - levels).abs().argmin(-1)
+    torch.testing.assert_close(found, levels[kept], atol=1e-5, rtol=0)
+    assert kept.float().mean() / 4 == pytest.approx(0.9, abs=0.01)
 
 
 def test_a_frame_is_the_same_alone_in_a_batch_and_with_shared_features(small):
@@ -299,6 +352,8 @@ def test_clear_errors(small, tmp_path: Path):
         CompressiveTokenizerConfig(max_att_resolution=16)
     with pytest.raises(ValueError, match="max_att_resolution that leaves out this map"):
         CompressiveTokenizer(dataclasses.replace(SMALL, block_out_channels=(32, 32, 48)))
+    with pytest.raises(ValueError, match=r"attention_dropout is 1\.0; give a share in \[0, 1\)"):
+        CompressiveTokenizerConfig(attention_dropout=1.0)
     with pytest.raises(ValueError, match="multiples of 32"):
         CompressiveTokenizerConfig(image_size=(250, 320))
     with pytest.raises(ValueError, match="mid_block_add_attention"):
@@ -319,3 +374,18 @@ def test_clear_errors(small, tmp_path: Path):
     save_file({"quant_conv.weight": torch.zeros(1)}, tmp_path / "diffusion_pytorch_model.safetensors")
     with pytest.raises(ValueError, match="is missing"):
         CompressiveTokenizer.from_folder(tmp_path, image_size=(32, 48))
+
+
+def test_truncated_weights_are_one_error_that_names_the_file(tmp_path: Path):
+    config = {"block_out_channels": [32] * 5, "layers_per_block": 1, "latent_channels": 8, "patch_size": 2}
+    (tmp_path / "config.json").write_text(json.dumps({"_class_name": "CompressiveVQModelFSQ", **config}))
+    path = tmp_path / "diffusion_pytorch_model.safetensors"
+    whole = CompressiveTokenizer(CompressiveTokenizerConfig.from_diffusers(config)).state_dict()
+    save_file({key: value.half() for key, value in whole.items()}, path)
+    assert load_tokenizer(tmp_path).state_dict().keys() == whole.keys()
+    content = path.read_bytes()
+    for kept in (0, 4, 1000, len(content) - 100):
+        path.write_bytes(content[:kept])
+        for load in (CompressiveTokenizer.from_folder, load_tokenizer):
+            with pytest.raises(ValueError, match=r"diffusion_pytorch_model\.safetensors is damaged.*again"):
+                load(tmp_path)

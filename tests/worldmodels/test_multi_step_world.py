@@ -248,6 +248,37 @@ def test_contexts_are_prefilled_and_seen_by_the_decoder_once_an_episode(model, m
     assert calls["positions"] == 16 + 8 * (13 + 4) + 3 * 3
 
 
+def test_rows_that_begin_with_the_same_frame_share_its_context(model, monkeypatch):
+    frames = random_frames(3)[[2, 0, 1, 0, 2]]
+    seeds, actions = [5, 6, 7, 8, 5], random_actions(5, 5)
+    actions[:, 4] = actions[:, 0]
+    decode_context, decoded = model.tokenizer.decode_context, []
+    monkeypatch.setattr(
+        model.tokenizer, "decode_context", lambda ids: decoded.append(len(ids)) or decode_context(ids)
+    )
+    state = model.start([History(observations=[frame]) for frame in frames], seeds=seeds)
+    contexts = state.groups[0].contexts
+    assert len({id(context) for context in contexts}) == 3
+    assert contexts[0] is contexts[4]
+    assert contexts[1] is contexts[3]
+    tokens, pictures = [], []
+    for action in actions:  # two windows
+        state, predictions = model.step(state, action)
+        tokens.append(predictions.tokens)
+        pictures.append(predictions.observations())
+    assert sum(decoded) == 3
+    for row in range(5):  # the slow path: everybody has a context of his own
+        alone = model.start([History(observations=[frames[row]])], seeds=seeds[row : row + 1])
+        for step, action in enumerate(actions):
+            alone, predictions = model.step(alone, action[row : row + 1])
+            assert torch.equal(predictions.tokens[0], tokens[step][row])
+            # Decoded in another batch, a pixel may be rounded to the neighbouring level.
+            difference = predictions.observations()[0].astype(int) - pictures[step][row]
+            assert np.abs(difference).max() <= 1
+    assert all(torch.equal(frame[0], frame[4]) for frame in tokens)
+    assert not all(torch.equal(frame[1], frame[3]) for frame in tokens)  # own seeds and actions
+
+
 def test_a_context_frame_and_a_present_frame(model):
     frames = random_frames(3)
     old, present = frames[1], frames[2]

@@ -146,8 +146,18 @@ def test_a_tokenizer_that_does_not_fit(conformance, tmp_path):
         worldmodels.load(conformance("video/transformer"), tokenizer=conformance("video/frame_tokenizer"))
     with pytest.raises(ValueError, match="no tokenizer of RT-1 frames"):
         worldmodels.load(conformance("video/transformer"), tokenizer="pusht-tokenizer")
-    with pytest.raises(ValueError, match="give this as tokenizer="):
+    with pytest.raises(ValueError, match=r"give this as tokenizer=, or .*checkpoints\.load_tokenizer"):
         worldmodels.load(conformance("video/frame_tokenizer"))
+    for name, loader in (
+        ("drawer-tokenizer", "load_tokenizer"),
+        ("pusht-tokenizer", "load_tokenizer"),
+        ("drawer-reader", "load_state_reader"),
+    ):
+        with pytest.raises(
+            ValueError, match=rf"not a world model; worldmodels\.checkpoints\.{loader} loads it"
+        ):
+            worldmodels.load(name)
+        getattr(worldmodels.checkpoints, loader)(name)
     with pytest.raises(ValueError, match=r"holds a transformer \(llama\), which is not a tokenizer"):
         load_tokenizer(conformance("video/transformer"))
     (tmp_path / "config.json").write_text('{"_class_name": "VQModel"}')

@@ -47,12 +47,30 @@ def test_frames_are_resized_by_area_or_bilinear(tmp_path):
     (small,) = read(tmp_path, image_size=(HEIGHT // 2, WIDTH // 2))
     blocks = frames(0, 3).reshape(3, HEIGHT // 2, 2, WIDTH // 2, 2, 3).mean(axis=(2, 4))
     np.testing.assert_allclose(small.observations, blocks, atol=0.51)
-    (large,) = read(tmp_path, image_size=(HEIGHT * 2, WIDTH))
-    assert large.observations.shape == (3, HEIGHT * 2, WIDTH, 3)
-    expected = cv2.resize(frames(0, 3)[1], (WIDTH, HEIGHT * 2), interpolation=cv2.INTER_LINEAR)
+    (large,) = read(tmp_path, image_size=(HEIGHT * 2, WIDTH * 2))
+    assert large.observations.shape == (3, HEIGHT * 2, WIDTH * 2, 3)
+    expected = cv2.resize(frames(0, 3)[1], (WIDTH * 2, HEIGHT * 2), interpolation=cv2.INTER_LINEAR)
     np.testing.assert_array_equal(large.observations[1], expected)
     same = frames(0, 2)
     assert resized(same, (HEIGHT, WIDTH)) is same
+
+
+@pytest.mark.parametrize(
+    ("recorded", "rows", "columns"),
+    [
+        ((64, 64), slice(0, 64), slice(8, 72)),  # a square picture: bars left and right
+        ((256, 256), slice(0, 64), slice(8, 72)),
+        ((180, 320), slice(9, 54), slice(0, 80)),  # a wide one: above and below
+        ((10, 160), slice(29, 34), slice(0, 80)),
+        ((480, 640), slice(2, 62), slice(0, 80)),
+        ((1, 1000), slice(31, 32), slice(0, 80)),  # never nothing
+    ],
+)
+def test_other_proportions_are_kept_between_black_bars(recorded, rows, columns):
+    shown = resized(np.full((2, *recorded, 3), 200, np.uint8), (64, 80))
+    expected = np.zeros((2, 64, 80, 3), np.uint8)
+    expected[:, rows, columns] = 200
+    np.testing.assert_array_equal(shown, expected)
 
 
 def test_only_what_is_asked_for_is_read(tmp_path):

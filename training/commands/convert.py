@@ -45,7 +45,8 @@ def convert(
         folder: Where to.
         length: Cut recordings into pieces of so many steps, as training needs them; what is left over at the end of
             one is not copied. None: whole recordings.
-        image_size: Height and width of frames in px, for example 256 320; None: as recorded.
+        image_size: Height and width of frames in px, for example 256 320; None: as recorded. Frames of other
+            proportions get black bars.
         limit: Take the first so many recordings only. A larger number later adds to the same folder.
         format: Format of the source; auto finds out.
     """

@@ -39,6 +39,7 @@ class ConditionedEncoder(Encoder):
     Args:
         positions: Height times width of the map at every place that looks at the context.
         attention_groups: Of the norms of the attention to the context.
+        attention_dropout: Share of its weights that is dropped in training mode.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class ConditionedEncoder(Encoder):
         norm_num_groups: int,
         positions: Mapping[int, int],
         attention_groups: int,
+        attention_dropout: float,
     ) -> None:
         super().__init__(
             in_channels=in_channels,
@@ -62,6 +64,7 @@ class ConditionedEncoder(Encoder):
         self.cross_att_blocks = CrossAttentions(
             {place: (block_out_channels[place], count) for place, count in positions.items()},
             groups=attention_groups,
+            dropout=attention_dropout,
         )
 
     def context_maps(self, seen: Mapping[int, Tensor]) -> tuple[KeysValues, ...]:
@@ -126,6 +129,7 @@ class ConditionedDecoder(Decoder):
     Args:
         positions: Height times width of the map at every place that looks at the context.
         attention_groups: Of the norms of the attention to the context.
+        attention_dropout: Share of its weights that is dropped in training mode.
     """
 
     def __init__(
@@ -138,6 +142,7 @@ class ConditionedDecoder(Decoder):
         norm_num_groups: int,
         positions: Mapping[int, int],
         attention_groups: int,
+        attention_dropout: float,
     ) -> None:
         super().__init__(
             in_channels=in_channels,
@@ -151,6 +156,7 @@ class ConditionedDecoder(Decoder):
         self.cross_att_blocks = CrossAttentions(
             {place: (widths[place + 1], count) for place, count in positions.items()},
             groups=attention_groups,
+            dropout=attention_dropout,
         )
 
     def context_maps(self, seen: Mapping[int, Tensor]) -> tuple[KeysValues, ...]:

@@ -2,9 +2,8 @@
 
 Special: the side that is looked at (keys and values) is projected apart from the side that looks, so that the
 features of a context frame are projected once however many frames look at them. Frames of one context are
-laid behind each other as queries: keys and values are never copied.
-
-Absent on purpose: dropout in training (the published one drops a tenth of the attention weights).
+laid behind each other as queries: keys and values are never copied. In training mode, and in no other, a share of
+the attention weights may be dropped, as published; which ones, torch's global generator says.
 
 Shapes: B contexts, R = n * B frames that look (n consecutive ones at each context), P positions of a map,
 H heads, E head width, C = H * E channels.
@@ -113,10 +112,14 @@ class CrossAttention(nn.Module):
         channels: C, a multiple of 4 and of the number of groups.
         positions: P, height times width of both maps.
         groups: Of both norms.
+        dropout: Share of the attention weights that is dropped in training mode, in [0, 1).
     """
 
-    def __init__(self, channels: int, positions: int, *, groups: int = NUM_GROUPS) -> None:
+    def __init__(
+        self, channels: int, positions: int, *, groups: int = NUM_GROUPS, dropout: float = 0.0
+    ) -> None:
         super().__init__()
+        self.dropout = dropout
         if channels % NUM_HEADS or channels % groups:
             raise ValueError(
                 f"cross attention has {NUM_HEADS} heads and {groups} norm groups, which must divide the "
@@ -164,7 +167,9 @@ class CrossAttention(nn.Module):
         keys, values = context
         # (R, P, C) -> (B, H, n * P, E): all frames of a context are one long sequence of queries.
         queries = queries.reshape(len(keys), -1, NUM_HEADS, channels // NUM_HEADS).transpose(1, 2)
-        found = F.scaled_dot_product_attention(queries, keys, values).transpose(1, 2).reshape(tokens.shape)
+        dropped = self.dropout if self.training else 0.0
+        found = F.scaled_dot_product_attention(queries, keys, values, dropout_p=dropped)
+        found = found.transpose(1, 2).reshape(tokens.shape)
         return F.silu(x + self.att.out_proj(found).transpose(1, 2).reshape(x.shape))
 
 
@@ -174,11 +179,15 @@ class CrossAttentions(nn.ModuleList):
     Args:
         sizes: place -> (channels, positions) of each, in order.
         groups: Of their norms.
+        dropout: Of each.
     """
 
-    def __init__(self, sizes: Mapping[int, tuple[int, int]], *, groups: int = NUM_GROUPS) -> None:
+    def __init__(
+        self, sizes: Mapping[int, tuple[int, int]], *, groups: int = NUM_GROUPS, dropout: float = 0.0
+    ) -> None:
         super().__init__(
-            CrossAttention(channels, positions, groups=groups) for channels, positions in sizes.values()
+            CrossAttention(channels, positions, groups=groups, dropout=dropout)
+            for channels, positions in sizes.values()
         )
         self._index = {place: index for index, place in enumerate(sizes)}
 

@@ -21,7 +21,8 @@ class ActionBins:
 
     Attributes:
         low: Smallest value of each dimension; smaller actions fall into bin 0.
-        high: Largest value of each dimension; larger actions fall into the last bin.
+        high: Largest value of each dimension; larger actions fall into the last bin. Where both are equal, all actions
+            fall into bin 0: the dimension never varied, and a model has not learnt what another bin means.
         num_bins: Bins per dimension.
     """
 
@@ -57,6 +58,7 @@ class ActionBins:
             raise ValueError(f"actions must be finite, got {values[where]} at index {where}")
         low, high = np.asarray(self.low, np.float32), np.asarray(self.high, np.float32)
         fraction = np.clip((values - low) / (high - low + np.float32(1e-8)), 0, 1)
+        fraction = np.where(high > low, fraction, np.float32(0))
         bins = np.floor(fraction * np.float32(self.num_bins)).astype(np.int64)
         return np.clip(bins, 0, self.num_bins - 1)
 

@@ -26,6 +26,8 @@ class CompressiveTokenizerConfig:
         patch_size: Side of the square of latents that becomes one id of a frame that is not the context.
         max_att_resolution: Feature maps of at most this height look at the context.
         attention_groups: Groups of the norms in that attention.
+        attention_dropout: Share of that attention's weights that is dropped in training mode, in [0, 1); published with
+            0.1. It changes nothing in use.
         context_levels, dynamic_levels: Levels of the two code books.
     """
 
@@ -37,6 +39,7 @@ class CompressiveTokenizerConfig:
     patch_size: int = 4
     max_att_resolution: int = 32
     attention_groups: int = NUM_GROUPS
+    attention_dropout: float = 0.0
     context_levels: tuple[int, ...] = LEVELS_BY_BITS[12]
     dynamic_levels: tuple[int, ...] = LEVELS_BY_BITS[12]
 
@@ -51,6 +54,10 @@ class CompressiveTokenizerConfig:
             raise ValueError(
                 f"max_att_resolution is {self.max_att_resolution}, but the smallest map of {self.image_size} px "
                 f"has {self.latent_size[0]} rows: no frame would see its context; give at least that number"
+            )
+        if not 0 <= self.attention_dropout < 1:
+            raise ValueError(
+                f"attention_dropout is {self.attention_dropout}; give a share in [0, 1), 0 for none"
             )
 
     @property

@@ -56,18 +56,17 @@ class CompressiveTokenizer(nn.Module):
         }
         encoder = {"in_channels": 3, "out_channels": config.latent_channels, **sizes}
         decoder = {"in_channels": config.latent_channels, "out_channels": 3, **sizes}
-        groups = config.attention_groups
-        self.cond_encoder = ConditionedEncoder(
-            **encoder, positions=config.encoder_positions(), attention_groups=groups
-        )
+        attention: dict[str, Any] = {
+            "attention_groups": config.attention_groups,
+            "attention_dropout": config.attention_dropout,
+        }
+        self.cond_encoder = ConditionedEncoder(**encoder, positions=config.encoder_positions(), **attention)
         self.encoder = ContextEncoder(**encoder, mid_attention=False)
         self.quant_conv = conv2d(config.latent_channels, len(config.context_levels), 1)
         self.post_quant_conv = conv2d(len(config.context_levels), config.latent_channels, 1)
         self.quant_linear = linear(patch, len(config.dynamic_levels))
         self.post_quant_linear = linear(len(config.dynamic_levels), patch)
-        self.cond_decoder = ConditionedDecoder(
-            **decoder, positions=config.decoder_positions(), attention_groups=groups
-        )
+        self.cond_decoder = ConditionedDecoder(**decoder, positions=config.decoder_positions(), **attention)
         self.decoder = ContextDecoder(**decoder, mid_attention=False)
         initialise(self, seed)
         weight = self.quant_linear.weight

@@ -230,7 +230,10 @@ class MultiStepWorldModel:
 
     @torch.no_grad()
     def start_tokens(self, contexts: Tensor, frames: Tensor, seeds: Tensor) -> GroupedRows[_Rows]:
-        """Begin from context ids ``(B, C)`` (without offset), frame ids ``(B, K)`` and int64 seeds ``(B,)``."""
+        """Begin from context ids ``(B, C)`` (without offset), frame ids ``(B, K)`` and int64 seeds ``(B,)``.
+
+        Rows with the same context ids share one context, as the forks of one row do.
+        """
         expected = (self.layout.context_tokens,), (self.layout.dynamic_tokens,)
         if (contexts.shape[1:], frames.shape[1:]) != expected or not len(contexts) == len(frames) == len(
             seeds
@@ -239,15 +242,19 @@ class MultiStepWorldModel:
                 f"contexts {tuple(contexts.shape)}, frames {tuple(frames.shape)} and {len(seeds)} seeds; expected "
                 f"(B, {self.layout.context_tokens}), (B, {self.layout.dynamic_tokens}) and B"
             )
+        distinct, which = torch.unique(contexts, dim=0, return_inverse=True)
         prefilled: list[_Context] = []
-        for part in contexts.split(frames_at_once(self.tokenizer.config.image_size)):
+        for part in distinct.split(frames_at_once(self.tokenizer.config.image_size)):
             cache = self.llama.new_cache(len(part), part.shape[1])
             with threads_for(len(part), self.llama):
                 self.llama.hidden(part + self.layout.dynamic_vocab, cache)
             rows = [cache] if len(part) == 1 else [cache.select([row]) for row in range(len(part))]
             prefilled += [_Context(ids, one) for ids, one in zip(part, rows, strict=True)]
         group = _Rows(
-            contexts=tuple(prefilled), frames=frames[:, None], seeds=seeds, steps=torch.zeros_like(seeds)
+            contexts=tuple(prefilled[number] for number in which.tolist()),
+            frames=frames[:, None],
+            seeds=seeds,
+            steps=torch.zeros_like(seeds),
         )
         return GroupedRows.single(self, group)
 
