@@ -180,9 +180,9 @@ def test_a_language_model_is_asked_by_the_published_prompt(speaker, tmp_path, mo
         assert asked.pop() == TEMPLATE.build(TURN)
         asked.clear()
         # A model that was never trained says nothing that can be read, and the state stays.
-        assert (
-            np.all(np.array(later) == np.array(observation)) and not np.any(terminated) and not np.any(reward)
-        )
+        assert np.all(np.array(later) == np.array(observation))
+        assert not np.any(terminated)
+        assert not np.any(reward)
         assert "had not ended after 8 tokens" in str(info["prediction_error"])
 
 
