@@ -24,6 +24,7 @@ from training.fit import FitConfig, fit, seeded
 from training.frame_cases import Cases, CasesConfig, draw_cases
 from training.frame_data import FrameData
 from training.run import Run
+from worldmodels.nets.bfloat16 import autocast
 from worldmodels.video.compressive_tokenizer import CompressiveTokenizer
 
 _WIDTH = 256
@@ -142,7 +143,7 @@ def teach_encoders(
         data: FrameData, generator: np.random.Generator, *, soft: bool
     ) -> tuple[Tensor, dict[str, Tensor]]:
         cases = draw_cases(data, recipe.cases, generator)
-        with torch.autocast(cases.frames.device.type, torch.bfloat16):
+        with autocast(cases.frames.device):
             codes = tokenizer.codes(cases.contexts, cases.frames, soft=soft)
             return lessons.loss(tokenizer, *codes, cases)
 

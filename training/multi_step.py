@@ -28,6 +28,7 @@ from training.data import tensor_of, to_float
 from training.fit import FitConfig, fit
 from training.frame_data import FrameData
 from training.run import Run
+from worldmodels.nets.bfloat16 import autocast
 from worldmodels.nets.llama import Llama
 from worldmodels.nets.shared_past import SharedPast
 from worldmodels.video.action_bins import ActionBins
@@ -131,7 +132,7 @@ class MultiStepRecipe:
         fit: Optimisation.
         batch: Windows per step.
         windows_per_episode: So many of them are of one episode, whose context is then computed once.
-        autocast: Whether the transformer computes in bfloat16.
+        autocast: Whether the transformer computes in bfloat16, where the device has it.
     """
 
     fit: FitConfig = field(default_factory=lambda: FitConfig(steps=450_000, learning_rate=5e-5))
@@ -187,7 +188,7 @@ def train_multi_step(
         window = train.window(episodes, starts, layout.num_frames)
         # A table that is made of parts (see ``shared_tables``) is made once a pass.
         with (
-            torch.autocast(episodes.device.type, torch.bfloat16, enabled=recipe.autocast),
+            autocast(episodes.device, recipe.autocast),
             parametrize.cached(),
         ):
             losses = frame_nll(llama, layout, window)

@@ -28,6 +28,7 @@ from training.grpo_task import validation_answers
 from training.multi_step import FrameTokens, frame_nll, multi_step_gates
 from training.rewards.frames import FrameRewardConfig, frame_scores
 from worldmodels.generate import Forced, Sampled, generate
+from worldmodels.nets.bfloat16 import autocast
 from worldmodels.nets.llama import Llama
 from worldmodels.nets.perceptual import Perceptual
 from worldmodels.video.compressive_tokenizer import CompressiveTokenizer
@@ -44,7 +45,7 @@ class MultiStepRLVRRecipe:
         network: Backbone of LPIPS.
         validation_windows: Questions of an evaluation.
         decode_rows: Frames decoded at once.
-        decode_autocast: Whether frames are decoded in bfloat16 to be scored.
+        decode_autocast: Whether frames are decoded in bfloat16, where the device has it, to be scored.
     """
 
     grpo: GRPOConfig = field(default_factory=GRPOConfig)
@@ -142,7 +143,7 @@ class MultiStepTask:
         ids = tokens.reshape(-1, self.layout.dynamic_tokens)
         rows = torch.arange(len(prompts)).repeat_interleave(group * self.horizon)
         size = self.recipe.decode_rows
-        with torch.autocast(ids.device.type, torch.bfloat16, enabled=self.recipe.decode_autocast):
+        with autocast(ids.device, self.recipe.decode_autocast):
             parts = [
                 self.tokenizer.decode(features, part, rows=of)
                 for part, of in zip(ids.split(size), rows.split(size), strict=True)

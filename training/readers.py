@@ -19,6 +19,7 @@ from training.data import PushTData, pose_errors, tensor_of
 from training.fit import FitConfig, fit, seeded
 from training.run import Run
 from worldmodels.checkpoints import find, read_config, read_weights
+from worldmodels.nets.bfloat16 import autocast
 from worldmodels.nets.keypoints import KeypointEncoder
 from worldmodels.nets.weights import fill
 
@@ -72,7 +73,7 @@ def train_reader(
         episodes = generator.integers(0, len(train), recipe.batch)
         times = generator.integers(0, train.states.shape[1], recipe.batch)
         images = train.images(episodes, times).contiguous(memory_format=torch.channels_last)
-        with torch.autocast(images.device.type, torch.bfloat16):
+        with autocast(images.device):
             features = reader.encoder(images)
         raw = reader.out(features.float())
         states = tensor_of(train.states[episodes, times]).float()

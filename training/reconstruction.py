@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from training.fit import FitConfig, learning_rate, optimiser, seeded
 from training.run import Run, Snapshot, flatten_optimiser, restore_optimiser
+from worldmodels.nets.bfloat16 import autocast
 from worldmodels.nets.discriminator import PatchDiscriminator, discriminator_loss, generator_loss
 from worldmodels.nets.perceptual import Perceptual
 
@@ -51,7 +52,7 @@ class ReconstructionConfig:
         perceptual_frames: Frames of a batch that the perceptual loss looks at, the first ones; None: all.
         adversarial_from: First step at which the discriminator trains and counts.
         discriminator_layers, discriminator_width: Its size.
-        autocast: Whether the tokenizer computes in bfloat16.
+        autocast: Whether the tokenizer computes in bfloat16, where the device has it.
     """
 
     fit: FitConfig = field(
@@ -129,7 +130,7 @@ class _Networks:
         line: dict[str, Any] = {"l1": float(l1.detach())}
         if config.perceptual_weight > 0 and perceptual is not None:
             some = slice(0, config.perceptual_frames)
-            with torch.autocast(decoded.device.type, torch.bfloat16, enabled=config.autocast):
+            with autocast(decoded.device, config.autocast):
                 lpips = perceptual.distance(decoded[some], target[some]).mean()
             total = total + config.perceptual_weight * lpips
             line["lpips"] = float(lpips.detach())
@@ -183,12 +184,12 @@ def train_reconstruction(
         first, kept = loaded
         networks.restore(kept)
     every, steps = config.fit.evaluate_every, config.fit.steps
-    device = next(model.parameters()).device.type
+    device = next(model.parameters()).device
 
     def body(step: int) -> Mapping[str, Any]:
         began = time.perf_counter()
         model.train()
-        with torch.autocast(device, torch.bfloat16, enabled=config.autocast):
+        with autocast(device, config.autocast):
             batch = reconstruct(np.random.default_rng([seed, step]))
         line = networks.step(step, batch, perceptual) | {"seconds": time.perf_counter() - began}
         if evaluate is not None and ((step + 1) % every == 0 or step + 1 == steps):

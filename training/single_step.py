@@ -31,6 +31,7 @@ from training.multi_step_rlvr import MultiStepRLVRRecipe, Window
 from training.rewards.frames import frame_scores
 from training.run import Run
 from worldmodels.generate import Sampled, generate
+from worldmodels.nets.bfloat16 import autocast
 from worldmodels.nets.llama import Llama
 from worldmodels.nets.perceptual import Perceptual
 from worldmodels.video.action_bins import ActionBins
@@ -98,7 +99,7 @@ def train_single_step(
         episodes = tensor_of(generator.integers(0, len(train), recipe.batch))
         starts = tensor_of(generator.integers(0, last_start + 1, recipe.batch))
         window = train.window(episodes, starts, layout.history)
-        with torch.autocast(episodes.device.type, torch.bfloat16, enabled=recipe.autocast):
+        with autocast(episodes.device, recipe.autocast):
             return next_frame_nll(llama, layout, *window).mean(), {}
 
     fit(

@@ -22,6 +22,7 @@ from training.data import tensor_of
 from training.fit import FitConfig, fit, seeded
 from training.frame_data import FrameData
 from training.run import Run
+from worldmodels.nets.bfloat16 import autocast
 from worldmodels.video.state_reader import StateReader, StateReaderConfig
 
 
@@ -77,7 +78,7 @@ def train_state_reader(
         episodes = generator.integers(0, len(train), recipe.batch)
         times = generator.integers(0, known.shape[1], recipe.batch)
         images = worsened(_cases(train, episodes, times, frames), recipe, generator)
-        with torch.autocast(images.device.type, torch.bfloat16):
+        with autocast(images.device):
             raw = reader.standardised(images)
         truth = ((tensor_of(known[episodes, times]) - centre) / scale).float()
         return F.smooth_l1_loss(raw.float(), truth, beta=0.1), {}

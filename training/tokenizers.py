@@ -19,6 +19,7 @@ from training.data import PushTData, pose_errors, tensor_of
 from training.fit import FitConfig, fit, seeded
 from training.readers import PoseReader
 from training.run import Run
+from worldmodels.nets.bfloat16 import autocast
 from worldmodels.video.global_tokenizer import GlobalTokenizer, GlobalTokenizerConfig
 
 # Frames differ from the background by more than this where something is painted.
@@ -89,7 +90,7 @@ def train_global_tokenizer(
     half = recipe.tokenizer.arena_px / 2
 
     def encode(images: Tensor) -> Tensor:
-        with torch.autocast(images.device.type, torch.bfloat16):
+        with autocast(images.device):
             features = model.encoder(images.contiguous(memory_format=torch.channels_last))
         shape = (-1, recipe.tokenizer.num_tokens, len(recipe.tokenizer.levels))
         return model.to_codes(features.float()).reshape(shape)

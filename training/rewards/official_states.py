@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import json_repair
 
 from worldmodels.language.answers import ANSWER_MARKERS, MAX_ANSWER_CHARS
+from worldmodels.language.state_texts import read_listed
 
 _JSON_FENCE = re.compile(r"```json\s*([\s\S]*?)\s*```")
 _SHORTEST_FENCE = 10  # characters; shorter fences are not taken for an answer
@@ -43,30 +44,48 @@ class _Counts(NamedTuple):
     invented: bool = False  # a property that neither state has: the whole task-specific reward is 0
 
 
+class _Prepared(NamedTuple):
+    """What is known of one target object.
+
+    Attributes:
+        gold: Property (or ``"contains"``) to whether it counts as a changed one; ``None`` where an object was added
+            and the property is therefore left out.
+        kept: Its counts if the answer does not touch it.
+        perfect: Its counts if the answer has it right.
+    """
+
+    gold: Mapping[str, bool | None]
+    kept: _Counts
+    perfect: _Counts
+
+
 @dataclass(frozen=True, kw_only=True)
 class OfficialQuestion:
     """One transition, prepared: what is true, and what an answer that touches nothing would earn.
 
     Attributes:
         current: Uuid to object, before.
+        earlier: The same and, if it carries a uuid, the score state.
         current_score: The score state before.
         target: Uuid to object, after.
         target_score: The score state after.
-        gold: Uuid to property (or ``"contains"``) to whether it counts as a changed one; ``None`` where an object
-            was added or removed and the property is therefore left out.
-        kept: Uuid of each target object to its counts if the answer does not touch it.
-        perfect: Uuid of each target object to its counts if the answer has it right.
-        totals: Sum of ``kept``.
+        totals: The counts of all target objects if the answer touches none.
+        prepared: Uuid of target objects to what is known of them, filled as answers touch them.
     """
 
     current: Mapping[Any, Mapping[str, Any]]
+    earlier: Mapping[Any, Mapping[str, Any]]
     current_score: Any
     target: Mapping[Any, Mapping[str, Any]]
     target_score: Mapping[str, Any]
-    gold: Mapping[Any, Mapping[str, bool | None]]
-    kept: Mapping[Any, _Counts]
-    perfect: Mapping[Any, _Counts]
     totals: _Counts
+    prepared: dict[Any, _Prepared]
+
+    def known(self, uuid: Any) -> _Prepared:
+        """What is true of one target object."""
+        if uuid not in self.prepared:
+            self.prepared[uuid] = _prepare(self.earlier.get(uuid), self.target[uuid])
+        return self.prepared[uuid]
 
 
 class OfficialScores(NamedTuple):
@@ -104,29 +123,28 @@ def official_question(data_state: str, ground_truth: str) -> OfficialQuestion:
         ValueError: A state is not JSON of the published form.
     """
     try:
-        before = json.loads(data_state)["game_state"]
-        after = before if ground_truth == data_state else json.loads(ground_truth)["game_state"]
-        earlier, (target, target_score) = _split(before)[0], _split(after)
-        gold: dict[Any, dict[str, bool | None]] = {}
-        kept: dict[Any, _Counts] = {}
-        perfect: dict[Any, _Counts] = {}
+        before, after = read_listed(data_state), read_listed(ground_truth)
+        current = {item["uuid"]: item for item in before[:-1]}
+        last = before[-1]
+        earlier = {**current, last["uuid"]: last} if "uuid" in last else current
+        target, target_score = _split(after)
+        prepared: dict[Any, _Prepared] = {}
+        right = wrong = gold = 0
         for uuid, item in target.items():
-            gold[uuid], kept[uuid] = _prepare(earlier.get(uuid), item)
-            changed = sum(gold[uuid][key] is True for key in (*item["properties"], "contains"))
-            perfect[uuid] = _Counts(right=len(item["properties"]) + 1, gold_right=changed, gold=changed)
+            if item is earlier.get(uuid):  # written alike in both states: most objects are
+                right += len(item["properties"]) + 1
+                continue
+            prepared[uuid] = _prepare(earlier.get(uuid), item)
+            kept = prepared[uuid].kept
+            right, wrong, gold = right + kept.right, wrong + kept.wrong, gold + kept.gold
         return OfficialQuestion(
-            current={item["uuid"]: item for item in before[:-1]},
-            current_score=before[-1],
+            current=current,
+            earlier=earlier,
+            current_score=last,
             target=target,
             target_score=target_score,
-            gold=gold,
-            kept=kept,
-            perfect=perfect,
-            totals=_Counts(
-                right=sum(counts.right for counts in kept.values()),
-                wrong=sum(counts.wrong for counts in kept.values()),
-                gold=sum(counts.gold for counts in kept.values()),
-            ),
+            totals=_Counts(right=right, wrong=wrong, gold=gold),
+            prepared=prepared,
         )
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise ValueError(
@@ -159,11 +177,9 @@ def _scores(answer: Any, question: OfficialQuestion) -> OfficialScores:
     right, wrong, gold_right, gold, gold_fails, invented = question.totals
     for uuid, item in touched.items():
         if uuid in question.target:
-            old = question.kept[uuid]
-            if item == question.target[uuid]:
-                new = question.perfect[uuid]
-            else:
-                new = _count(question.target[uuid], item, question.gold[uuid])
+            gold_keys, old, perfect = question.known(uuid)
+            target = question.target[uuid]
+            new = perfect if item == target else _count(target, item, gold_keys)
             right, wrong = right + new.right - old.right, wrong + new.wrong - old.wrong
             gold_right, gold = gold_right + new.gold_right - old.gold_right, gold + new.gold - old.gold
             gold_fails, invented = gold_fails or new.gold_fails, invented or new.invented
@@ -228,18 +244,22 @@ def _recover(answer: Any, question: OfficialQuestion) -> tuple[dict[Any, Any], A
     return touched, score if "score" in score else {}
 
 
-def _prepare(
-    before: Mapping[str, Any] | None, target: Mapping[str, Any]
-) -> tuple[dict[str, bool | None], _Counts]:
-    """Which properties of a target object count as changed, and its counts if an answer does not touch it."""
-    if before is None:  # it is new: no answer can bring it
-        return {**dict.fromkeys(target["properties"], None), "contains": True}, _Counts(wrong=1)
+def _prepare(before: Mapping[str, Any] | None, target: Mapping[str, Any]) -> _Prepared:
+    """What is true of one target object, given the object before (None: there was none)."""
     fields = len(target["properties"]) + 1
-    if before == target:
-        return {**dict.fromkeys(target["properties"], False), "contains": False}, _Counts(right=fields)
-    gold: dict[str, bool | None] = {key: not same for key, same in _verdicts(before, target)}
-    right, changed = sum(same is False for same in gold.values()), sum(map(bool, gold.values()))
-    return gold, _Counts(right=right, wrong=fields - right, gold=changed)
+    keys: dict[str, bool | None]
+    if before is None:  # it is new: no answer can bring it
+        keys = {**dict.fromkeys(target["properties"], None), "contains": True}
+        kept = _Counts(wrong=1)
+    elif before is target or before == target:
+        keys = {**dict.fromkeys(target["properties"], False), "contains": False}
+        kept = _Counts(right=fields)
+    else:
+        keys = {key: not same for key, same in _verdicts(before, target)}
+        right = sum(same is False for same in keys.values())
+        kept = _Counts(right=right, wrong=fields - right, gold=sum(map(bool, keys.values())))
+    changed = sum(keys[key] is True for key in (*target["properties"], "contains"))
+    return _Prepared(keys, kept, _Counts(right=fields, gold_right=changed, gold=changed))
 
 
 def _count(target: Mapping[str, Any], predicted: Any, gold: Mapping[str, bool | None]) -> _Counts:

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, Literal, get_args
 
 from training.rewards.official_states import (
@@ -34,6 +33,7 @@ from worldmodels.api import Observation, Prediction, Score, Transition
 from worldmodels.language.answers import answer_value, read_answer
 from worldmodels.language.game_state import GameState, parse_state, same_names, same_value
 from worldmodels.language.state_diff import GONE, Fact, StateDifference, difference
+from worldmodels.language.state_texts import read_state
 
 __all__ = [
     "StateReward",
@@ -86,7 +86,7 @@ def score_answer(
         scores = official_scores(text, official_question(data_state, ground_truth))
         return scores.binary if reward == "official_binary" else scores.task_specific
     _check_name(reward)
-    before, target = _parsed(data_state), _parsed(ground_truth)
+    before, target = read_state(data_state), read_state(ground_truth)
     predicted = read_answer(text, before).state
     if reward == "exact":
         return exact(predicted, target=target)
@@ -168,13 +168,8 @@ def _agree(fact: Fact, one: Any, other: Any) -> bool:
     return same_names(one, other) if fact[1:] == ("contains",) else same_value(one, other)
 
 
-@lru_cache(maxsize=512)  # the samples of a group ask the same question
-def _parsed(text: str) -> GameState:
-    return parse_state(text)
-
-
 def _state(observation: Observation) -> GameState:
-    return observation if isinstance(observation, GameState) else _parsed(observation)
+    return observation if isinstance(observation, GameState) else read_state(observation)
 
 
 def _predicted(observation: Observation | None) -> GameState | None:

@@ -94,6 +94,8 @@ def difference(before: GameState, after: GameState) -> StateDifference:
                 changed[uuid, "properties", key] = value
         dropped.extend((uuid, "properties", key) for key in had if key not in has)
     changed.update(score_changes(before, after))
+    if before.objects.keys() == after.objects.keys():
+        return StateDifference(changed=changed, dropped=tuple(dropped))
     return StateDifference(
         added=tuple(item for uuid, item in after.objects.items() if uuid not in before.objects),
         removed=tuple(uuid for uuid in before.objects if uuid not in after.objects),

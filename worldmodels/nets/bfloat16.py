@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import warnings
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -22,6 +23,30 @@ from torch import Tensor, nn
 
 _FEW_ROWS = 64
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
+
+def has_bfloat16(device: torch.device) -> bool:
+    """Whether a device computes in bfloat16 faster than in float32.
+
+    A processor without the instructions takes 40 to 240 times as long for a convolution, and 5 for a layer.
+    """
+    return device.type != "cpu" or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def autocast(device: torch.device, wanted: bool = True) -> torch.autocast:
+    """``torch.autocast`` to bfloat16 if wanted and the device has it; else what is inside stays float32."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=wanted and has_bfloat16(device))
+
+
+def advise(device: torch.device) -> bool:
+    """The same as :func:`has_bfloat16`, with a warning if not."""
+    if has := has_bfloat16(device):
+        return has
+    warnings.warn(
+        "this processor has no bfloat16 instructions: the model stays in float32, which is faster here",
+        stacklevel=3,
+    )
+    return has
 
 
 def painter(module: ModuleT) -> ModuleT:

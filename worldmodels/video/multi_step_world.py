@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from worldmodels.api import History, Observation, RolloutState
-from worldmodels.nets.bfloat16 import painter
+from worldmodels.nets.bfloat16 import advise, painter
 from worldmodels.nets.kv_cache import KVCache
 from worldmodels.nets.llama import Llama
 from worldmodels.sampling import derive, uniforms
@@ -194,11 +194,13 @@ class MultiStepWorldModel:
         """A copy that predicts and decodes in bfloat16, at half the memory traffic.
 
         Frames are still encoded in float32, so that their ids are exact; predicted ids are those of the rounded
-        transformer, and pixels differ a little. Old states belong to the old model.
+        transformer, and pixels differ a little. Old states belong to the old model. On a processor that has no
+        bfloat16 instructions the copy stays in float32, which is faster there, with a warning.
         """
         other = copy.copy(self)
-        other.llama = self.llama.in_bfloat16()
-        other._painter = painter(self.tokenizer)
+        if advise(self.device):
+            other.llama = self.llama.in_bfloat16()
+            other._painter = painter(self.tokenizer)
         return other
 
     def encode(self, contexts: Sequence[Observation], frames: Sequence[Observation]) -> tuple[Tensor, Tensor]:

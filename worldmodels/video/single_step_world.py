@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from worldmodels.api import History, Observation, RolloutState
-from worldmodels.nets.bfloat16 import painter
+from worldmodels.nets.bfloat16 import advise, painter
 from worldmodels.nets.kv_cache import KVCache
 from worldmodels.nets.llama import Llama
 from worldmodels.sampling import derive, uniforms
@@ -154,8 +154,9 @@ class SingleStepWorldModel:
     def in_bfloat16(self) -> SingleStepWorldModel:
         """A copy that predicts and decodes in bfloat16, see ``MultiStepWorldModel.in_bfloat16``."""
         other = copy.copy(self)
-        other.llama = self.llama.in_bfloat16()
-        other._painter = painter(self.tokenizer)
+        if advise(self.device):
+            other.llama = self.llama.in_bfloat16()
+            other._painter = painter(self.tokenizer)
         return other
 
     def encode(self, observations: Sequence[Observation]) -> Tensor:
