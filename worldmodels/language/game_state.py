@@ -21,6 +21,7 @@ GameObject: TypeAlias = Mapping[str, Any]
 
 OBJECT_KEYS = ("name", "uuid", "type", "properties", "contains")
 SCORE_KEYS = ("score", "gameOver", "gameWon")
+_PLAIN = frozenset((str, bool, int, float, type(None)))
 _MAX_DEPTH = 32  # of nested property values; the published games need 3
 
 
@@ -181,6 +182,8 @@ def same_object(one: GameObject, other: GameObject) -> bool:
 
 def same_value(one: Any, other: Any) -> bool:
     """Whether two JSON values say the same: tuple = list, 1 = 1.0, ``True`` is not 1, NaN is nothing."""
+    if (kind := type(one)) is type(other) and kind in _PLAIN:  # nearly all are, and this is quick
+        return bool(one == other)
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, Mapping):
