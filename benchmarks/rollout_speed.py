@@ -232,6 +232,7 @@ def main(
     episodes: int = 24,
     steps: int = 30,
     seed: int = 0,
+    name: str = "rollout-speed",
 ) -> None:
     """Measure and print.
 
@@ -242,6 +243,7 @@ def main(
         episodes: Dreams of the bundled model in which right guesses are counted.
         steps: Frames of each.
         seed: Of the random weights.
+        name: Of the results; another kind of machine gets another.
     """
     torch.set_num_threads(threads)
     table = Table(
@@ -278,7 +280,7 @@ def main(
         "transformer": TRANSFORMER,
     }
     report = Report(
-        name="rollout-speed",
+        name=name,
         tables=(table, guesses),
         manifest=manifest(protocol=protocol, weights={DRAWER: weights_sha256(world.llama)}, data={}),
     )
