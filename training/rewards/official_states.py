@@ -30,6 +30,7 @@ from worldmodels.language.state_texts import read_listed
 
 _JSON_FENCE = re.compile(r"```json\s*([\s\S]*?)\s*```")
 _SHORTEST_FENCE = 10  # characters; shorter fences are not taken for an answer
+_NUMBER, _FILLED = (int, float), (dict, list, str)  # made once: isinstance with | makes its union every time
 _PYTHON_WORDS = (("True", "true"), ("False", "false"), ("None", "null"))
 
 
@@ -227,16 +228,16 @@ def _recover(answer: Any, question: OfficialQuestion) -> tuple[dict[Any, Any], A
         return touched, {}
     modified, removed = answer["modified"], answer["removed"]
     for item in modified if isinstance(modified, list) else ():
-        if isinstance(item, dict) and "uuid" in item and isinstance(item["uuid"], int | float):
+        if isinstance(item, dict) and "uuid" in item and isinstance(item["uuid"], _NUMBER):
             touched[item["uuid"]] = item
     touched = {uuid: item for uuid, item in touched.items() if uuid in question.current}
     for uuid in removed if isinstance(removed, list) else ():
-        if isinstance(uuid, int | float) and uuid in question.current:
+        if isinstance(uuid, _NUMBER) and uuid in question.current:
             touched[uuid] = None
     if "score" not in answer:
         return touched, {}
     score = answer["score"]
-    if not isinstance(score, dict | list | str) or not score:
+    if not isinstance(score, _FILLED) or not score:
         score = question.current_score
     if "uuid" in score:  # taken for one more object
         touched[score["uuid"]] = score
@@ -266,6 +267,24 @@ def _count(target: Mapping[str, Any], predicted: Any, gold: Mapping[str, bool | 
     """Compare one target object with what the answer makes of it; breaks on malformed parts, as published."""
     if predicted is None:
         return _Counts(wrong=1)
+    try:
+        verdicts = _verdicts(target, predicted)
+    except (KeyError, TypeError):
+        return _Counts(*_right_and_wrong(target, predicted), gold_fails=True)
+    if "contains" in predicted:
+        fields = len(target["properties"]) + 1
+        right = sum(good for _, good in verdicts)  # what only the answer has is never right
+        wrong = fields - right
+    else:
+        right, wrong = _right_and_wrong(target, predicted)
+    if any(key not in gold for key, _ in verdicts):
+        return _Counts(right, wrong, invented=True)
+    counted = [good for key, good in verdicts if gold[key]]
+    return _Counts(right, wrong, sum(counted), len(counted))
+
+
+def _right_and_wrong(target: Mapping[str, Any], predicted: Any) -> tuple[int, int]:
+    """Counts of properties and contents where an answer may lack either; breaks on malformed ones."""
     right = wrong = 0
     if "properties" not in predicted:
         wrong += 1
@@ -280,14 +299,7 @@ def _count(target: Mapping[str, Any], predicted: Any, gold: Mapping[str, bool | 
         right += 1
     else:
         wrong += 1
-    try:
-        verdicts = _verdicts(target, predicted)
-    except (KeyError, TypeError):
-        return _Counts(right, wrong, gold_fails=True)
-    if any(key not in gold for key, _ in verdicts):
-        return _Counts(right, wrong, invented=True)
-    counted = [good for key, good in verdicts if gold[key]]
-    return _Counts(right, wrong, sum(counted), len(counted))
+    return right, wrong
 
 
 def _verdicts(target: Mapping[str, Any], predicted: Mapping[str, Any]) -> list[tuple[Any, bool]]:
